@@ -1,15 +1,117 @@
-"""What goes in and what comes out: Input, Target, Attribution, Comparison. Numpy only; no model, no torch."""
+"""What goes in and what comes out: Input, Target, Attribution, Comparison, Score. Numpy only; no model, no torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+import base64
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
+VERSION = 1  # of the file format; a file of another version is refused
+READABLE = 4096  # arrays up to this many entries are saved as lists, larger ones as base64
 
-@dataclass(frozen=True, eq=False)
-class Input:
+R = TypeVar("R", bound="_Record")
+S = TypeVar("S", bound="_Result")
+_records: dict[str, type[_Record]] = {}  # by class name, to read them back
+
+
+class _Record:
+    """A dataclass with exact equality that turns into JSON values and back."""
+
+    def __init_subclass__(cls) -> None:
+        _records[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        for item in fields(self):  # type: ignore[arg-type]
+            if "tuple[" in str(item.type) and isinstance(getattr(self, item.name), list):
+                self._set(item.name, tuple(getattr(self, item.name)))
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return self is other or all(
+            _equal(getattr(self, item.name), getattr(other, item.name))
+            for item in fields(self)  # type: ignore[arg-type]
+        )
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as values that JSON can hold."""
+        encoded: dict[str, Any] = {"$record": type(self).__name__}
+        for item in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, item.name)
+            if "tuple[" in str(item.type) and isinstance(value, tuple):
+                value = list(value)  # becomes a tuple again in __post_init__
+            encoded[item.name] = _encode(value, item.name)
+        return encoded
+
+    @classmethod
+    def from_dict(cls: type[R], data: dict[str, Any]) -> R:
+        """The record that `to_dict` wrote."""
+        record = _decode(data)
+        if not isinstance(record, cls):
+            raise ValueError(f"expected a dict written by {cls.__name__}.to_dict, got {type(record).__name__}")
+        return record
+
+
+class _Result(_Record):
+    """A record with a file and views of its own."""
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write JSON from which `load` gives an equal result, every array exact."""
+        content = {"format": "whence", "version": VERSION, **self.to_dict()}
+        lines = (f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, allow_nan=False)}" for k, v in content.items())
+        Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls: type[S], path: str | PathLike[str]) -> S:
+        """Read what `save` wrote; needs no model and no torch."""
+        expected = f"expected a file written by {cls.__name__}.save, but {str(path)!r}"
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (ValueError, RecursionError):
+            raise ValueError(f"{expected} is not JSON") from None
+        if not isinstance(content, dict) or content.get("format") != "whence":
+            raise ValueError(f"{expected} is other JSON")
+        if content.get("$record") != cls.__name__:
+            raise ValueError(f"{expected} holds a {content.get('$record')}; load it with that class")
+        if content.get("version") != VERSION:
+            raise ValueError(f"{expected} has format version {content.get('version')}, this whence reads {VERSION}")
+        try:
+            return cls.from_dict(content)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{expected} is damaged ({error}); save it again") from None
+
+    def __str__(self) -> str:
+        from whence import plots
+
+        return plots.plain(self)
+
+    def __rich__(self) -> Any:
+        from whence import plots
+
+        return plots.coloured(self)
+
+    def to_html(self) -> str:
+        """A self-contained page."""
+        from whence import plots
+
+        return plots.html(self)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Input(_Record):
     """One encoded example: what was given, its named features, and what the model is fed."""
 
     raw: Any  # what was given: a string, an image array, or a dict with named parts
@@ -28,9 +130,20 @@ class Input:
     generated: tuple[int, ...] = ()  # features that were generated, one row of scores each
     notes: tuple[str, ...] = ()  # what was done to the input, as truncation
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("special", np.asarray(self.special, dtype=bool))
+        self._set("words", np.asarray(self.words, dtype=np.int64))
+        self._set("offsets", np.asarray(self.offsets, dtype=np.int64).reshape(-1, 2))
+        for name in ("streams", "special", "words", "offsets", "parts"):
+            _check_axis(f"Input.{name}", "feature", len(getattr(self, name)), len(self.features))
+
+    def __repr__(self) -> str:
+        return f"Input({len(self.features)} features: {' '.join(self.features[:12])!a})"
+
 
 @dataclass(frozen=True)
-class Target:
+class Target(_Record):
     """The scalar that is explained, by name; `targets.py` computes it."""
 
     kind: str = "logit"  # logit, probability, log_probability, log_odds, margin, contrast, function
@@ -49,8 +162,8 @@ class Target:
         return f"{words.get(self.kind, self.kind)} of {self.name!r}"
 
 
-@dataclass(frozen=True, eq=False)
-class Attribution:
+@dataclass(frozen=True, eq=False, repr=False)
+class Attribution(_Result):
     """Scores of one example's features for one target, with what they explain and what they do not."""
 
     scores: np.ndarray  # (feature,) or (generated, feature)
@@ -61,6 +174,305 @@ class Attribution:
     base: Any = None  # f(baseline) where the method has one, else 0.0; None for unsigned methods
     residual: Any = None  # output - base - sum of scores; None for unsigned methods
     axes: tuple[str, ...] = ("feature",)
-    visible: np.ndarray | None = None  # like scores: what the row could see; None: everything
+    visible: np.ndarray = None  # type: ignore[assignment]  # like scores: what the row could see; None: everything
     details: dict[str, Any] = field(default_factory=dict)  # arrays and plain values, by name
     notes: tuple[str, ...] = ()  # what the caller should know: default method, guessed target, truncation
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.axes not in (("feature",), ("generated", "feature")):
+            raise ValueError(f"axes must be ('feature',) or ('generated', 'feature'), got {self.axes!r}")
+        self._set("scores", _read_only(_floats("scores", self.scores)))
+        self._check_shape("scores", self.axes)
+        visible = np.ones(self.scores.shape) if self.visible is None else self.visible
+        self._set("visible", _read_only(np.array(visible, dtype=bool)))
+        self._check_shape("visible", self.axes)
+        for name in ("output", "base", "residual"):
+            self._set_per_row(name)
+        if isinstance(self.target, tuple):
+            _check_axis("target", "generated", len(self.target), math.prod(self.scores.shape[:-1]))
+
+    def _set_per_row(self, name: str) -> None:
+        """A float, or one entry per generated row; one base may serve all rows."""
+        if getattr(self, name) is None and name != "output":
+            return
+        value = _floats(name, getattr(self, name))
+        if name == "base" and value.ndim == 0:
+            value = np.array(np.broadcast_to(value, self.scores.shape[:-1]))
+        self._set(name, value)
+        self._check_shape(name, self.axes[:-1])
+        self._set(name, _read_only(value) if value.ndim else value.item())
+
+    def _check_shape(self, name: str, axes: tuple[str, ...]) -> None:
+        shape = getattr(self, name).shape
+        if len(shape) != len(axes):
+            raise ValueError(f"{name} must have the axes {axes!r}, got an array of shape {shape}")
+        sizes = {"feature": len(self.input.features), "generated": len(self.input.generated)}
+        for axis, found in zip(axes, shape, strict=True):
+            _check_axis(name, axis, found, sizes[axis])
+
+    def __repr__(self) -> str:
+        shape = " x ".join(f"{n} {axis}" for n, axis in zip(self.scores.shape, self.axes, strict=True))
+        return f"Attribution({self.method}: {shape} scores of {self.input!r})"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features' names."""
+        return self.input.features
+
+    @property
+    def special(self) -> np.ndarray:
+        """(feature,) bool: put there by the tokenizer or the model."""
+        return self.input.special
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The stream of each feature."""
+        return self.input.streams
+
+    def words(self, reduce: str = "sum") -> Attribution:
+        """Scores of whole words: the pieces' sum, max or mean (hidden pieces left out of max and mean)."""
+        if reduce not in ("sum", "max", "mean"):
+            raise ValueError(f"reduce must be 'sum', 'max' or 'mean', got {reduce!r}")
+        starts = _word_starts(self.input)
+        visible = np.logical_or.reduceat(self.visible, starts, axis=-1)
+        if reduce == "max":
+            seen = np.where(self.visible, self.scores, -np.inf)
+            scores = np.where(visible, np.maximum.reduceat(seen, starts, axis=-1), 0).astype(self.scores.dtype)
+        else:
+            scores = np.add.reduceat(self.scores, starts, axis=-1)
+        if reduce == "mean":
+            count = np.add.reduceat(self.visible.astype(self.scores.dtype), starts, axis=-1)
+            scores = scores / np.maximum(count, 1)
+        note = f"pieces merged into words by {reduce}"
+        return replace(
+            self,
+            scores=scores,
+            input=_merge(self.input, starts),
+            visible=visible,
+            residual=self.residual if reduce == "sum" else None,
+            notes=self.notes if note in self.notes else (*self.notes, note),
+        )
+
+    def heatmap(self, original: bool = False) -> np.ndarray:
+        """(height, width) scores over the picture the model saw, or over the original; rows first if generated."""
+        from whence.plots.image import heatmap
+
+        return heatmap(self, original)
+
+    def plot(self) -> Any:
+        """A matplotlib Figure."""
+        from whence import plots
+
+        return plots.figure(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison(_Result):
+    """Attributions of one input and one target by several methods."""
+
+    attributions: tuple[Attribution, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.attributions:
+            raise ValueError("a comparison needs at least one attribution, got none")
+        first = self.attributions[0]
+        for other in self.attributions[1:]:
+            for name in ("features", "axes", "target", "input"):
+                if getattr(first, name) != getattr(other, name):
+                    raise ValueError(
+                        f"a comparison needs attributions with the same {name}, "
+                        f"but those of {first.method} and {other.method} differ"
+                    )
+
+    def __len__(self) -> int:
+        return len(self.attributions)
+
+    def __iter__(self) -> Iterator[Attribution]:
+        return iter(self.attributions)
+
+    def __getitem__(self, key: int | str) -> Attribution:
+        if not isinstance(key, str):
+            return self.attributions[key]
+        for attribution in self.attributions:
+            if attribution.method == key:
+                return attribution
+        raise KeyError(f"no attribution by {key!r} here, only by {', '.join(a.method for a in self.attributions)}")
+
+    @property
+    def scale_note(self) -> str:
+        """That every method has its own scale, and how large it is."""
+        from whence.plots.tokens import largest, number
+
+        scales = ", ".join(f"{a.method} {number(largest(a.scores))}" for a in self.attributions)
+        return f"Each method has its own scale: compare order and sign, not size. Largest |score|: {scales}."
+
+
+@dataclass(frozen=True, eq=False)
+class Score(_Record):
+    """A metric's result."""
+
+    metric: str  # the spec: name and options
+    value: float
+    better: str  # "higher" or "lower"
+    values: np.ndarray | None = None  # (example,)
+    interval: tuple[float, float] | None = None  # of the value, lower and upper end
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.better not in ("higher", "lower"):
+            raise ValueError(f"better must be 'higher' or 'lower', got {self.better!r}")
+        self._set("value", float(self.value))
+        if self.values is not None:
+            self._set("values", _read_only(_floats("values", self.values)))
+
+    def __str__(self) -> str:
+        interval = "" if self.interval is None else f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]"
+        examples = "" if self.values is None else f", {self.values.size} example{'s' * (self.values.size != 1)}"
+        return f"{self.metric} = {self.value:.4g}{interval} ({self.better} is better{examples})"
+
+
+def _floats(name: str, value: Any) -> np.ndarray:
+    array = np.array(value)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must hold numbers, got {array.dtype} from {type(value).__name__}")
+    return array if array.dtype.kind == "f" else array.astype(float)
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    array.setflags(write=False)
+    return array
+
+
+def _check_axis(name: str, axis: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(f"{name} must have {expected} entries on the {axis} axis, as the input has, got {found}")
+
+
+def _word_starts(x: Input) -> np.ndarray:
+    """The first feature of every word; what belongs to no word stands alone."""
+
+    def continues(i: int) -> bool:
+        if x.words[i] < 0 or x.special[i] or x.special[i - 1]:
+            return False
+        return (x.streams[i], x.parts[i], x.words[i]) == (x.streams[i - 1], x.parts[i - 1], x.words[i - 1])
+
+    return np.array([i for i in range(len(x.features)) if i == 0 or not continues(i)], dtype=np.int64)
+
+
+def _merge(x: Input, starts: np.ndarray) -> Input:
+    """The input with words as features; what the model is fed stays."""
+    merged = [_word(x, first, last) for first, last in zip(starts, [*starts[1:], len(x.features)], strict=True)]
+    return replace(
+        x,
+        features=tuple(name for name, _ in merged),
+        offsets=np.array([span for _, span in merged]),
+        streams=tuple(x.streams[i] for i in starts),
+        parts=tuple(x.parts[i] for i in starts),
+        special=x.special[starts],
+        words=x.words[starts],
+        generated=tuple(int(np.searchsorted(starts, i, side="right")) - 1 for i in x.generated),
+    )
+
+
+def _word(x: Input, first: int, end: int) -> tuple[str, tuple[int, int]]:
+    """The original text of the features first..end-1, without spaces around it, and where it stands."""
+    start, stop = int(x.offsets[first, 0]), int(x.offsets[end - 1, 1])
+    if x.words[first] < 0:
+        return x.features[first], (start, stop)
+    if start < 0 or x.parts[first] not in x.texts:
+        return "".join(x.features[first:end]), (start, stop)
+    text = x.texts[x.parts[first]][start:stop]
+    if text.strip():
+        start += len(text) - len(text.lstrip())
+    return text.strip() or text, (start, start + len(text.strip() or text))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Exact equality; arrays by dtype, shape and entries; NaN equals NaN."""
+    numeric = (np.ndarray, np.generic, float)
+    if isinstance(a, numeric) and isinstance(b, numeric):
+        a, b = np.asarray(a), np.asarray(b)
+        return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return bool(a == b)
+
+
+def _encode(value: Any, where: str) -> Any:
+    """The value as JSON; what JSON cannot hold becomes a dict with one key that starts with $."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
+    if isinstance(value, str):
+        return value if _is_unicode(value) else {"$text": _to_base64(value.encode("utf-8", "surrogatepass"))}
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _encode_array(np.asarray(value), where)
+    if isinstance(value, list):
+        return [_encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, tuple):
+        return {"$tuple": _encode(list(value), where)}
+    if isinstance(value, dict):
+        if all(isinstance(key, str) and key[:1] != "$" and _is_unicode(key) for key in value):
+            return {key: _encode(item, f"{where}[{key!r}]") for key, item in value.items()}
+        return {"$dict": [[_encode(k, where), _encode(v, f"{where}[{k!r}]")] for k, v in value.items()]}
+    if isinstance(value, _Record):
+        return value.to_dict()
+    raise TypeError(f"{where} holds a {type(value).__name__}, which cannot be saved; use arrays and plain values")
+
+
+def _encode_array(array: np.ndarray, where: str) -> dict[str, Any]:
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if kind in "OV":
+        raise TypeError(f"{where} is an array of {array.dtype}, which cannot be saved; use numbers or strings")
+    encoded: dict[str, Any] = {"$array": array.dtype.str, "shape": list(array.shape)}
+    if array.size <= READABLE and (kind in "biu" or (kind == "f" and size <= 8 and np.isfinite(array).all())):
+        return {**encoded, "list": array.ravel().tolist()}
+    return {**encoded, "base64": _to_base64(array.tobytes())}
+
+
+def _decode(value: Any) -> Any:
+    """The inverse of `_encode`."""
+    if isinstance(value, list):
+        return [_decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "$float" in value:
+        return float(value["$float"])
+    if "$text" in value:
+        return base64.b64decode(value["$text"]).decode("utf-8", "surrogatepass")
+    if "$tuple" in value:
+        return tuple(_decode(value["$tuple"]))
+    if "$dict" in value:
+        return {_decode(key): _decode(item) for key, item in value["$dict"]}
+    if "$array" in value:
+        return _decode_array(value)
+    if "$record" in value:
+        cls = _records[value["$record"]]
+        known = {item.name for item in fields(cls)} & value.keys()  # type: ignore[arg-type]
+        return cls(**{name: _decode(value[name]) for name in known})
+    return {key: _decode(item) for key, item in value.items()}
+
+
+def _decode_array(value: dict[str, Any]) -> Any:
+    dtype = np.dtype(value["$array"])
+    if "list" in value:
+        array = np.array(value["list"], dtype=dtype)
+    else:
+        array = np.frombuffer(base64.b64decode(value["base64"]), dtype=dtype).copy()
+    return array.reshape(value["shape"])[()]  # a scalar stays a scalar
+
+
+def _to_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _is_unicode(text: str) -> bool:
+    """False for a lone surrogate, which no UTF-8 file can hold."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,203 @@
+"""A transformer from scratch, step by step: build it, train it on a made-up language, then ask whence what it reads.
+
+    python examples/from_scratch.py --positions learned
+    python examples/from_scratch.py --positions sinusoidal
+
+Nothing in the model is written for whence: it is what one writes in a first course, with one module per attention head.
+Shapes stand beside the code; a batch holds sentences of one length, so there is no padding and no mask.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import whence
+
+# ---- 1. The language -------------------------------------------------------------------------------------------------
+#
+# A sentence is a row of fillers that mean nothing, and one cue: "blick" says yes, "wug" says no. A "not" right before
+# the cue turns it around; a "not" before a filler is a decoy. So we know which words decide, and order matters: with
+# the same words, "not wug" is a yes, and "wug not" a no. An explanation can be marked right or wrong here.
+
+START = "[start]"  # stands before every sentence and has no meaning of its own: the model collects its answer there
+NOT = "not"
+CUES = {"blick": 1, "wug": 0}
+FILLERS = ["dax", "fep", "gim", "lor", "mip", "nud", "pok", "rin", "sul", "tov"]
+VOCABULARY = [START, NOT, *CUES, *FILLERS]
+LABELS = ["no", "yes"]
+MAX_LENGTH = 16
+
+Sentence = tuple[str, int, set[int]]  # its words, its label, and the places of the words that decide it
+
+
+def make_sentence(rng: random.Random, length: int) -> Sentence:
+    """A sentence of this many words; half of the cues are negated, half of the sentences have a decoy."""
+    words = rng.choices(FILLERS, k=length)
+    place = rng.randrange(1, length)
+    words[place] = rng.choice(list(CUES))
+    negated = rng.random() < 0.5
+    if negated:
+        words[place - 1] = NOT
+    if rng.random() < 0.5:
+        words[rng.choice([i for i in range(length) if i not in (place - 1, place)])] = NOT
+    label = CUES[words[place]] ^ negated
+    return " ".join(words), label, {place, place - 1} if negated else {place}
+
+
+def to_ids(text: str) -> list[int]:
+    """The words as numbers, with the start token before them."""
+    return [VOCABULARY.index(word) for word in [START, *text.split()]]
+
+
+# ---- 2. Attention ----------------------------------------------------------------------------------------------------
+
+
+class Head(nn.Module):
+    """One attention head: every token asks, every token answers, and each takes home a mixture of the answers."""
+
+    def __init__(self, width: int, size: int, dropout: float) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, size, bias=False)  # what a token looks for
+        self.key = nn.Linear(width, size, bias=False)  # what a token can be found by
+        self.value = nn.Linear(width, size, bias=False)  # what a token hands over when it is found
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.query(x), self.key(x), self.value(x)  # (batch, token, size) each
+        scores = q @ k.transpose(1, 2)  # (batch, query, key): how well each question fits each key
+        scores = scores / k.shape[-1] ** 0.5  # a sum of `size` products grows with its root; keep the softmax soft
+        weights = F.softmax(scores, dim=-1)  # each row is positive and sums to 1: shares of attention
+        return self.dropout(weights) @ v  # (batch, token, size): the values, mixed by these shares
+
+
+class MultiHeadAttention(nn.Module):
+    """Several heads look for different things at once; what they found is laid side by side and projected."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(Head(width, width // heads, dropout) for _ in range(heads))
+        self.project = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = torch.cat([head(x) for head in self.heads], dim=-1)  # (batch, token, width)
+        return self.project(found)
+
+
+# ---- 3. Blocks -------------------------------------------------------------------------------------------------------
+
+
+class FeedForward(nn.Module):
+    """Attention moves information between tokens; here each token thinks about what it got, alone."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class Block(nn.Module):
+    """Talk, then think. Each step adds to what is there, so a token's own vector always has a way through."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(width, heads, dropout)
+        self.feed_forward = FeedForward(width, dropout)
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)  # keep the scale of what goes in
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm_1(x))
+        return x + self.feed_forward(self.norm_2(x))
+
+
+# ---- 4. Positions ----------------------------------------------------------------------------------------------------
+#
+# Attention sees a bag of vectors: shuffle the tokens, and the outputs are shuffled with them. To tell "not wug" from
+# "wug not", the place of a token must be part of its vector.
+
+
+class LearnedPositions(nn.Module):
+    """One vector per place, learned like a word's."""
+
+    def __init__(self, length: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(length, width)
+
+    def forward(self, length: int) -> Tensor:
+        return self.table.weight[:length]  # (token, width)
+
+
+class SinusoidalPositions(nn.Module):
+    """Fixed waves from fast to slow, as the hands of a clock: a step to the left is the same rotation everywhere."""
+
+    def __init__(self, length: int, width: int) -> None:
+        super().__init__()
+        speed = 10_000.0 ** (-torch.arange(0, width, 2) / width)  # (width / 2,): from 1 down to almost 0
+        angle = torch.arange(length)[:, None] * speed  # (token, width / 2)
+        table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)  # (token, width): sine, cosine, sine, ...
+        self.register_buffer("table", table)  # a buffer moves with the model and is not trained
+
+    def forward(self, length: int) -> Tensor:
+        return self.table[:length]
+
+
+POSITIONS = {"learned": LearnedPositions, "sinusoidal": SinusoidalPositions}
+
+
+# ---- 5. The model ----------------------------------------------------------------------------------------------------
+
+
+class Transformer(nn.Module):
+    """Words and places to vectors, through the blocks, and from the start token's last vector to the classes."""
+
+    def __init__(
+        self, positions: str, width: int = 32, heads: int = 4, blocks: int = 2, dropout: float = 0.1
+    ) -> None:
+        super().__init__()
+        self.words = nn.Embedding(len(VOCABULARY), width)
+        self.positions = POSITIONS[positions](MAX_LENGTH, width)
+        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(blocks))
+        self.norm = nn.LayerNorm(width)
+        self.classify = nn.Linear(width, len(LABELS))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids) + self.positions(ids.shape[1])  # (batch, token, width)
+        for block in self.blocks:
+            x = block(x)  # the shape stays, so blocks can be stacked
+        return self.classify(self.norm(x)[:, 0])  # (batch, class)
+
+
+# ---- 6. Training -----------------------------------------------------------------------------------------------------
+
+
+def make_batch(rng: random.Random, size: int) -> tuple[Tensor, Tensor]:
+    """Sentences of one length, as (batch, token) ids and (batch,) labels."""
+    length = rng.randint(5, 10)
+    texts, labels, _ = zip(*(make_sentence(rng, length) for _ in range(size)), strict=True)
+    return torch.tensor([to_ids(text) for text in texts]), torch.tensor(labels)
+
+
+def train(model: Transformer, steps: int, seed: int = 0, lr: float = 3e-3) -> None:
+    """Each step: guess, measure the surprise at the true labels, and go a little way downhill."""
+    rng = random.Random(seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    model.train()
+    for step in range(steps):
+        ids, labels = make_batch(rng, 64)
+        loss = F.cross_entropy(model(ids), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step % 100 == 0 or step == steps - 1:
+            print(f"  step {step:4}   loss {loss.item():.3f}")
+    model.eval()

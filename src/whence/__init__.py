@@ -1,0 +1,63 @@
+"""whence: where a transformer's prediction came from, and how far that answer can be trusted."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# public name -> module; resolved on first use, so that `import whence` loads neither torch nor transformers
+_PUBLIC = {
+    "load": "subject",
+    "wrap": "subject",
+    "Subject": "subject",
+    "explain": "api",
+    "compare": "api",
+    "list_methods": "api",
+    "list_metrics": "api",
+    "list_models": "api",
+    "method": "registry",
+    "metric": "registry",
+    "Explained": "registry",
+    "Attribution": "types",
+    "Comparison": "types",
+    "Input": "types",
+    "Score": "types",
+    "Target": "types",
+}
+
+if TYPE_CHECKING:
+    from whence.api import compare, explain, list_methods, list_metrics, list_models
+    from whence.registry import Explained, method, metric
+    from whence.subject import Subject, load, wrap
+    from whence.types import Attribution, Comparison, Input, Score, Target
+
+__all__ = [
+    "Attribution",
+    "Comparison",
+    "Explained",
+    "Input",
+    "Score",
+    "Subject",
+    "Target",
+    "compare",
+    "explain",
+    "list_methods",
+    "list_metrics",
+    "list_models",
+    "load",
+    "method",
+    "metric",
+    "wrap",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(f"whence.{_PUBLIC[name]}"), name)
+    raise AttributeError(f"module 'whence' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

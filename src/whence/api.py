@@ -1,0 +1,246 @@
+"""The verbs: validate, call, wrap the results with their provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from whence import registry
+from whence.hooks import lent
+from whence.registry import Explained, Record
+from whence.subject import Subject
+from whence.types import Attribution, Comparison, Input, Target
+
+DEFAULT_METHOD = "gradient_x_input"
+
+
+def explain(
+    subject: Subject,
+    inputs: Any,
+    method: str | None = None,
+    target: Any = None,
+    *,
+    seed: int = 0,
+    batch_size: int | None = None,
+    truncate: bool = False,
+    progress: bool = False,
+    **options: Any,
+) -> Any:
+    """Attribute the target to the features of one input (an Attribution) or of a list of inputs (a list).
+
+    `target`: a label, an index, a token's text, `kind(...)` such as "log_odds('positive')", a function
+    `(logits, batch) -> (batch,)`, or a list with one per input; by default what the model predicts.
+    """
+    record, options = registry.resolve("method", method or DEFAULT_METHOD, options)
+    notes = () if method else (f"no method was named: {DEFAULT_METHOD} was used",)
+    single = not isinstance(inputs, list)
+    raws = [inputs] if single else inputs
+    items = _encoded(subject, raws, truncate, single)
+    found = _run(subject, items, [(record, options)], _targets(target, raws, single), seed, batch_size, progress, notes)
+    results = [attributions[0] for attributions in found]
+    return results[0] if single else results
+
+
+def compare(
+    subject: Subject,
+    inputs: Any,
+    methods: Sequence[str],
+    target: Any = None,
+    *,
+    seed: int = 0,
+    batch_size: int | None = None,
+    truncate: bool = False,
+    progress: bool = False,
+) -> Any:
+    """Several methods on one input (a Comparison) or on each of a list (a list): one target, shared passes."""
+    if isinstance(methods, str) or not methods:
+        raise ValueError(f"compare takes a list of methods, such as ['attention', 'gradient'], not {methods!r}")
+    specs = [registry.resolve("method", spec) for spec in methods]
+    single = not isinstance(inputs, list)
+    raws = [inputs] if single else inputs
+    items = _encoded(subject, raws, truncate, single)
+    found = _run(subject, items, specs, _targets(target, raws, single), seed, batch_size, progress, ())
+    results = [Comparison(tuple(attributions)) for attributions in found]
+    return results[0] if single else results
+
+
+def list_methods() -> list[Record]:
+    """The record of every method: name, family, options, needs, promises, paper."""
+    return registry.records("method")
+
+
+def list_metrics() -> list[Record]:
+    """The record of every metric."""
+    return registry.records("metric")
+
+
+def list_models() -> list[dict[str, Any]]:
+    """The models that ship with the package."""
+    return []
+
+
+def _encoded(subject: Subject, raws: Sequence[Any], truncate: bool, single: bool) -> list[Input]:
+    items = []
+    for number, raw in enumerate(raws):
+        try:
+            items.append(subject.encode(raw, truncate=truncate))
+        except (ValueError, TypeError, OSError) as error:
+            if single:
+                raise
+            raise type(error)(f"input {number} of the list: {error}") from error
+    return items
+
+
+def _targets(target: Any, raws: Sequence[Any], single: bool) -> list[Any]:
+    if isinstance(target, list) and not single:
+        if len(target) != len(raws):
+            raise ValueError(f"a list of targets has one per input: {len(raws)} were expected, {len(target)} came")
+        return target
+    return [target] * len(raws)
+
+
+def _run(
+    subject: Subject,
+    items: list[Input],
+    specs: list[tuple[Record, dict[str, Any]]],
+    targets: list[Any],
+    seed: int,
+    batch_size: int | None,
+    progress: bool,
+    notes: tuple[str, ...],
+) -> list[list[Attribution]]:
+    """Every method on every input: attributions[input][method]. Methods of one batch share its trace."""
+    for record, _ in specs:
+        if subject.task not in record.tasks:
+            fitting = ", ".join(record.tasks)
+            raise ValueError(f"{record.name} works on {fitting} models, and {subject.name} is a {subject.task} model")
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be a positive number, not {batch_size}")
+    flat: list[Input] = []  # one entry per row of scores: an input, or a generated token of one
+    wanted: list[Any] = []
+    places: list[list[int]] = []
+    for item, target in zip(items, targets, strict=True):
+        rows = [(row, _row_target(subject, target, token)) for row, token in subject.rows(item)] or [(item, target)]
+        places.append(list(range(len(flat), len(flat) + len(rows))))
+        flat += [row for row, _ in rows]
+        wanted += [aimed for _, aimed in rows]
+    needs = frozenset().union(*(record.wanted(options) for record, options in specs)) if len(specs) > 1 else frozenset()
+    rows_found: list[list[Attribution]] = [[] for _ in flat]
+    if not flat:
+        return []
+    with lent(subject.model):
+        groups = list(subject.batches(flat, batch_size, seed))
+        for numbers, batch in _shown(groups, progress):
+            batch.wanted = needs
+            aim = subject.aim([wanted[number] for number in numbers])
+            for record, options in specs:
+                result = record.function(subject, batch, aim, **options)
+                result = result if isinstance(result, Explained) else Explained(result)
+                for row, attribution in enumerate(_attributions(subject, batch, aim, record, options, result, notes)):
+                    rows_found[numbers[row]].append(attribution)
+            batch.trace = None
+    merged = []
+    for item, numbers in zip(items, places, strict=True):
+        by_method = zip(*(rows_found[number] for number in numbers), strict=True)
+        merged.append([_merged(item, list(rows)) if item.generated else rows[0] for rows in by_method])
+    return merged
+
+
+def _row_target(subject: Subject, target: Any, token: int) -> Any:
+    """The target of one generated token: that token, in the kind that was asked for."""
+    name = subject.name_of(token)
+    if target is None:
+        return Target("logit", token, name)
+    if callable(target):
+        return target
+    aimed = subject.aim([target]).targets[0]
+    if aimed.index is not None and aimed.kind != "contrast":
+        raise ValueError(
+            f"every generated token is explained as itself, so the target {target!r} cannot name one; "
+            "give only a kind, as 'probability', or a prompt without a continuation"
+        )
+    return Target(aimed.kind, token, name, aimed.against, aimed.against_name)
+
+
+def _attributions(
+    subject: Subject,
+    batch: Any,
+    aim: Any,
+    record: Record,
+    options: dict[str, Any],
+    result: Explained,
+    notes: tuple[str, ...],
+) -> list[Attribution]:
+    """What a method returned for a batch to one Attribution per example, padding cut."""
+    shape = tuple(result.scores.shape)
+    if shape[:1] + shape[-1:] != (len(batch), batch.mask.shape[1]):
+        expected = f"(batch={len(batch)}, feature={batch.mask.shape[1]})"
+        raise ValueError(f"{record.name} returned scores of shape {shape}; expected {expected}")
+    outputs = subject.values(batch, aim).cpu().numpy()
+    bases = None if result.base is None else result.base.detach().cpu().numpy()
+    found = []
+    for row, scores in enumerate(batch.unpadded(result.scores)):
+        if not np.isfinite(scores).all():
+            raise ValueError(f"{record.name} gave scores that are not finite for {str(batch.inputs[row].raw)[:60]!r}")
+        target = aim.targets[row]
+        output = float(outputs[row])
+        base = None if not record.signed else 0.0 if bases is None else float(bases[row])
+        guessed = (f"no target was given: {target} is what the model predicts",) if target.predicted else ()
+        found.append(
+            Attribution(
+                scores=scores,
+                input=batch.inputs[row],
+                method=record.spec(options),
+                target=target,
+                output=output,
+                base=base,
+                residual=None if base is None else output - base - float(scores.sum()),
+                details={name: _of_row(value, row) for name, value in result.details.items()},
+                notes=(*notes, *guessed, *result.notes, *batch.inputs[row].notes),
+            )
+        )
+    return found
+
+
+def _of_row(value: Any, row: int) -> Any:
+    """One example's share of a detail."""
+    part = value[row]
+    if hasattr(part, "detach"):
+        part = part.detach().cpu()
+        part = (part.float() if part.dtype.is_floating_point and part.dtype.itemsize < 4 else part).numpy()
+        return part.item() if part.ndim == 0 else part
+    return part
+
+
+def _merged(item: Input, rows: list[Attribution]) -> Attribution:
+    """One row per generated token; what a row could not see is 0, and False in `visible`."""
+    scores = np.zeros((len(rows), len(item.features)), rows[0].scores.dtype)
+    visible = np.zeros(scores.shape, bool)
+    for number, row in enumerate(rows):
+        scores[number, : row.scores.shape[-1]] = row.scores
+        visible[number, : row.scores.shape[-1]] = True
+    signed = rows[0].base is not None
+    details = {name: [row.details.get(name) for row in rows] for name in rows[0].details}
+    return Attribution(
+        scores=scores,
+        input=item,
+        method=rows[0].method,
+        target=tuple(row.target for row in rows),  # type: ignore[misc]
+        output=np.array([row.output for row in rows]),
+        base=np.array([row.base for row in rows]) if signed else None,
+        residual=np.array([row.residual for row in rows]) if signed else None,
+        axes=("generated", "feature"),
+        visible=visible,
+        details=details,
+        notes=tuple(dict.fromkeys(note for row in rows for note in row.notes)),
+    )
+
+
+def _shown(groups: list[Any], progress: bool) -> Iterable[Any]:
+    if not progress:
+        return groups
+    from rich.progress import track
+
+    return track(groups, description="explaining")

@@ -1,0 +1,247 @@
+"""The attention tap: sees every attention product of any model while it runs; records it, or edits it.
+
+A model on its eager path, a plain torch module or a caller of `scaled_dot_product_attention` all end in the same two
+steps: a softmax, and the product of what came of it with the values. The tap is a torch function mode that follows the
+softmax to that product. So weights are recorded as the model used them (after soft caps, sinks, biases, masks), and the
+same bits come out as without it.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+_SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax, torch._C._nn.__dict__.get("softmax"), torch.special.softmax}
+_PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
+
+Edit = Callable[["Record", Tensor, Tensor], tuple[Tensor, Tensor]]
+Align = Callable[[Tensor], Tensor]  # to (batch, head, query, width)
+
+
+@dataclass(eq=False)
+class Record:
+    """One attention block of one pass: its weights, as they were used, and on demand gradients and values."""
+
+    order: int  # number of the block in the pass
+    module: str  # name of the module that computed it
+    parts: list[Tensor] = field(default_factory=list)  # weights, (batch, head, query, key) each; heads may come apart
+    value_parts: list[Tensor] = field(default_factory=list)  # (batch, head, key, width)
+    gradient_parts: list[Tensor] = field(default_factory=list)
+    outputs: list[tuple[Tensor, Align]] = field(default_factory=list)  # the products, and how to align their axes
+    layer: int = -1  # number among the blocks that connect the same two streams
+    query: str = ""  # stream of the queries; "" when the block does not span a whole stream
+    key: str = ""
+
+    @property
+    def weights(self) -> Tensor:
+        """(batch, head, query, key)"""
+        return _joined(self.parts)
+
+    @property
+    def gradient(self) -> Tensor:
+        """Gradient of the target with respect to `weights`: (batch, head, query, key)."""
+        return _joined(self.gradient_parts)
+
+    @property
+    def values(self) -> Tensor:
+        """(batch, head, key, width)"""
+        return _joined(self.value_parts)
+
+    def read(self, scalar: Tensor) -> Tensor | None:
+        """The queries whose product the scalar depends on: (batch, query) bool; None when it depends on none."""
+        tensors = [out for out, _ in self.outputs]
+        grads = torch.autograd.grad(scalar, tensors, allow_unused=True, retain_graph=True)
+        parts = [
+            (align(g) != 0).any(-1).any(1) for g, (_, align) in zip(grads, self.outputs, strict=True) if g is not None
+        ]
+        rows = torch.stack(parts).any(0) if parts else None
+        return rows if rows is not None and bool(rows.any()) else None
+
+    @property
+    def sink(self) -> Tensor:
+        """The share of each row that a learned sink took: (batch, head, query)."""
+        return 1 - self.weights.float().sum(-1)
+
+
+class Tap(TorchFunctionMode):
+    """While active in this thread, every attention block is recorded in `records`, after `edit` if there is one.
+
+    `edit(record, weights, values)` returns the weights and values to use instead. Of the blocks in `outputs` (numbers, or
+    all of them) the product is kept too, as a leaf of the graph when nothing before it is in one.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch_size: int,
+        *,
+        values: bool = False,
+        edit: Edit | None = None,
+        outputs: Container[int] = (),
+    ) -> None:
+        super().__init__()
+        self.records: list[Record] = []
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._batch = batch_size
+        self._values, self._edit, self._outputs = values, edit, outputs
+        self._followed: dict[int, tuple[Tensor, Tensor]] = {}  # id -> (tensor, its last form with four axes, or itself)
+        self._last: tuple[Any, Any, Any, Any] | None = None  # shape, forward call, calling forward, input of the last head
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self._last, self._followed = None, {}
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            return self._expanded(*args, **kwargs)
+        if func is F.multi_head_attention_forward:
+            return self._entered(func, args, kwargs)
+        if func in _SOFTMAX:
+            out = func(*args, **kwargs)
+            self._followed = {id(out): (out, out)} if out.ndim in (3, 4) else {}
+            return out
+        if not self._followed:
+            return func(*args, **kwargs)
+        if func in _PRODUCT and id(args[0]) in self._followed:
+            return self._product(args[0], args[1], func)
+        if func is torch.einsum and len(args) == 3 and id(args[1]) in self._followed:
+            return self._einsum(*args)
+        out = func(*args, **kwargs)
+        if args and id(args[0]) in self._followed and isinstance(out, Tensor):
+            self._follow(args[0], out)
+        return out
+
+    def _follow(self, source: Tensor, out: Tensor) -> None:
+        """Dropout, casts, views, and cutting a sink off leave weights weights."""
+        last = self._followed[id(source)][1]
+        reshaped = out.numel() == source.numel()
+        cut = out.ndim == source.ndim == 4 and out.shape[:-1] == source.shape[:-1] and out.is_floating_point()
+        if out.is_floating_point() and (reshaped or cut):
+            self._followed[id(out)] = (out, out if out.ndim == 4 else last if last.numel() == out.numel() else out)
+
+    def _product(self, weights: Tensor, values: Tensor, func: Any = torch.matmul) -> Tensor:
+        four = self._followed[id(weights)][1] if id(weights) in self._followed else weights
+        if four.ndim == 3:  # (batch * head, query, key)
+            four = four.view(-1, max(1, four.shape[0] // self._batch), *four.shape[1:])
+        heads = values.reshape(four.shape[0], -1, *values.shape[-2:]) if values.ndim == 3 else values
+        return self._fire(
+            four,
+            heads,
+            lambda w, v: func(w.reshape(weights.shape), v.reshape(values.shape)),
+            lambda out: out.reshape(four.shape[0], -1, *out.shape[-2:]),
+        )
+
+    def _einsum(self, equation: str, weights: Tensor, values: Tensor) -> Any:
+        operands, result = equation.replace(" ", "").split("->")
+        left, right = operands.split(",")
+        order = sorted(range(len(right)), key=lambda i: left.find(right[i]) if right[i] in left else len(left))
+        if len(left) != 4 or len(right) != 4 or right[order[2]] != left[3]:
+            self._followed = {}
+            return torch.einsum(equation, weights, values)
+        back = sorted(range(4), key=order.__getitem__)
+        aligned = sorted(range(len(result)), key=lambda i: left.find(result[i]) if result[i] in left else len(left))
+        return self._fire(
+            weights,
+            values.permute(order),
+            lambda w, v: torch.einsum(equation, w, v.permute(back)),
+            lambda out: out.permute(aligned),
+        )
+
+    def _fire(
+        self, weights: Tensor, values: Tensor, product: Callable[[Tensor, Tensor], Tensor], align: Align
+    ) -> Tensor:
+        """Record weights (batch, head, query, key) and values (batch, head, key, width); return their product."""
+        self._followed = {}
+        record = self._record(weights)
+        if self._edit is not None:
+            weights, values = self._edit(record, weights, values)
+        record.parts.append(weights)
+        if self._values:
+            record.value_parts.append(values)
+        out = product(weights, values)
+        if record.order in self._outputs:
+            out = out if out.requires_grad else out.detach().requires_grad_()
+            record.outputs.append((out, align))
+        return out
+
+    def _record(self, weights: Tensor) -> Record:
+        """A new record, or the last one when this is a further head of the same block."""
+        own, caller, given = self._calls()
+        head = (weights.shape, own, caller, given)
+        if weights.shape[1] == 1 and self._last is not None and self._last[0] == weights.shape:
+            looped = own is not None and own is self._last[1]  # one forward that loops over its heads
+            siblings = caller is not None and caller is self._last[2] and given is self._last[3]  # a module per head
+            if looped or siblings:
+                self._last = head
+                return self.records[-1]
+        self._last = head if weights.shape[1] == 1 else None
+        record = Record(len(self.records), self._names[id(own.f_locals["self"])] if own else "")
+        self.records.append(record)
+        return record
+
+    def _calls(self) -> tuple[Any, Any, Any]:
+        """The frames of the running module's forward and of the forward that called it, and the module's input."""
+        found: list[Any] = []
+        frame: Any = sys._getframe(1)
+        while frame is not None and len(found) < 2:
+            owner = frame.f_locals.get("self") if frame.f_code.co_name == "forward" else None
+            if id(owner) in self._names:
+                found.append(frame)
+            frame = frame.f_back
+        if not found:
+            return None, None, None
+        own = found[0]
+        given = own.f_locals.get(own.f_code.co_varnames[1]) if own.f_code.co_argcount > 1 else None
+        return own, found[1] if len(found) > 1 else None, given
+
+    def _entered(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run the body of `multi_head_attention_forward` with the tap on: its own override check is answered no."""
+        scope = {**func.__globals__, "has_torch_function": lambda tensors: False}
+        body = types.FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
+        body.__kwdefaults__ = func.__kwdefaults__
+        wanted = kwargs.get("need_weights", True)
+        with self:
+            out, weights = body(*args, **{**kwargs, "need_weights": True})
+        return out, weights if wanted else None
+
+    def _expanded(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """`scaled_dot_product_attention` written out, so that there are weights to see."""
+        if enable_gqa:
+            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+            value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+        scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if is_causal:
+            seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+            scores = scores.masked_fill(~seen, float("-inf"))
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attn_mask, float("-inf"))
+        elif attn_mask is not None:
+            scores = scores + attn_mask
+        weights = torch.softmax(scores, -1)
+        weights = weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)  # a row that sees nothing
+        return self._product(F.dropout(weights, dropout_p), value)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    if not parts:
+        raise ValueError("this pass did not record that; ask the trace for it")
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)

@@ -1,0 +1,182 @@
+"""Batches: inputs of similar length, padded and masked. All padding and bucketing is here."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whence.types import Input
+
+MAX_TOKENS = 8192  # of a batch, when the caller does not choose its size
+MAX_EXAMPLES = 32
+
+
+@dataclass(eq=False)
+class Batch:
+    """Inputs padded to one length per stream. Features of a batch are its streams side by side, padding included."""
+
+    inputs: list[Input]
+    tensors: dict[str, Tensor]  # what the model is fed
+    streams: dict[str, Tensor]  # name -> (batch, length) bool: True where a token is real
+    seed: int = 0
+    wanted: frozenset[str] = frozenset()  # what the methods that share this batch will ask of its trace
+    trace: Any = field(default=None, repr=False)  # the last trace, for the next method that needs the same
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def mask(self) -> Tensor:
+        """(batch, feature) bool: True where a feature is real."""
+        return torch.cat(list(self.streams.values()), 1)
+
+    @property
+    def special(self) -> Tensor:
+        """(batch, feature) bool: special tokens and padding."""
+        special = ~self.mask
+        for row, item in enumerate(self.inputs):
+            special[row, self.mask[row]] = torch.tensor(item.special, device=special.device)
+        return special
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Padded length of each stream, and of all together as "*" when there are several."""
+        lengths = {name: mask.shape[1] for name, mask in self.streams.items()}
+        return lengths | {"*": sum(lengths.values())} if len(lengths) > 1 else lengths
+
+    def span(self, stream: str) -> slice:
+        """Where a stream lies on the feature axis."""
+        if stream == "*":
+            return slice(0, sum(mask.shape[1] for mask in self.streams.values()))
+        start = 0
+        for name, mask in self.streams.items():
+            if name == stream:
+                return slice(start, start + mask.shape[1])
+            start += mask.shape[1]
+        raise KeyError(stream)
+
+    def generators(self) -> list[np.random.Generator]:
+        """One random generator per example; it depends on the seed and the example, not on its place in the batch."""
+        return [np.random.default_rng([self.seed, _digest(item)]) for item in self.inputs]
+
+    def chosen(self, rows: Sequence[int]) -> Batch:
+        """These examples; a number that comes twice gives the example twice."""
+        index = torch.tensor(list(rows), dtype=torch.long)
+        return replace(
+            self,
+            inputs=[self.inputs[row] for row in rows],
+            tensors={name: tensor[index.to(tensor.device)] for name, tensor in self.tensors.items()},
+            streams={name: mask[index.to(mask.device)] for name, mask in self.streams.items()},
+            trace=None,
+        )
+
+    def unpadded(self, features: Tensor) -> list[np.ndarray]:
+        """(batch, ..., feature) to one array per example, without padding."""
+        arrays = features.detach()
+        arrays = (arrays if arrays.dtype == torch.float64 else arrays.float()).cpu().numpy()
+        masks = self.mask.cpu().numpy()
+        return [np.ascontiguousarray(array[..., mask]) for array, mask in zip(arrays, masks, strict=True)]
+
+
+def stream_of(name: str, streams: Sequence[str]) -> str:
+    """The stream a model argument belongs to, by its name; the first one when the name does not tell."""
+    if name.startswith("decoder_") and "target" in streams:
+        return "target"
+    if name.startswith(("pixel", "visual", "image")) and "image" in streams:
+        return "image"
+    return streams[0]
+
+
+def ids_of(tensors: dict[str, Any], streams: Sequence[str], stream: str) -> str | None:
+    """The name of the argument that holds a stream's token ids; None when it has none."""
+    own = [name for name in tensors if stream_of(name, streams) == stream]
+    named = [n for n in own if n.endswith("ids") and "type" not in n and "position" not in n]
+    return next(iter(named or [n for n in own if n == "input" and not tensors[n].is_floating_point()]), None)
+
+
+def collate(
+    inputs: Sequence[Input], *, pad_id: int, side: str, device: torch.device, dtype: torch.dtype, seed: int = 0
+) -> Batch:
+    """Inputs to a Batch, padded on the given side."""
+    names = stream_names(inputs[0])
+    counts = [_lengths(item) for item in inputs]
+    longest = {name: max(count[name] for count in counts) for name in names}
+    streams = {}
+    for name in names:
+        mask = np.zeros((len(inputs), longest[name]), bool)
+        for row, count in enumerate(counts):
+            mask[row, _place(count[name], longest[name], side)] = True
+        streams[name] = torch.from_numpy(mask).to(device)
+    tensors = {}
+    for key in inputs[0].tensors:
+        stream = stream_of(key, names)
+        arrays = [item.tensors[key] for item in inputs]
+        if all(_is_sequence(key, a, count[stream]) for a, count in zip(arrays, counts, strict=True)):
+            fill = pad_id if key.endswith("input_ids") or key == "input" else 0
+            padded = np.full((len(arrays), longest[stream], *arrays[0].shape[1:]), fill, arrays[0].dtype)
+            for row, array in enumerate(arrays):
+                padded[row, _place(len(array), longest[stream], side)] = array
+        else:
+            padded = np.stack(arrays)
+        tensor = torch.from_numpy(padded).to(device)
+        tensors[key] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+    return Batch(list(inputs), tensors, streams, seed)
+
+
+def buckets(inputs: Sequence[Input], batch_size: int | None, *, exact: bool) -> Iterator[list[int]]:
+    """Numbers of inputs that go together: like shapes, similar lengths (equal ones when `exact`), longest first."""
+
+    def key(number: int) -> tuple[Any, ...]:
+        item, lengths = inputs[number], _lengths(inputs[number])
+        names = stream_names(item)
+        fixed = tuple(
+            (name, array.shape[1:] if _is_sequence(name, array, lengths[stream_of(name, names)]) else array.shape)
+            for name, array in sorted(item.tensors.items())
+        )
+        return fixed, tuple(lengths.values())
+
+    keys = [key(number) for number in range(len(inputs))]
+    group: list[int] = []
+    for number in sorted(range(len(inputs)), key=lambda n: (repr(keys[n][0]), keys[n][1]), reverse=True):
+        if group:
+            first = keys[group[0]]
+            alike = keys[number] == first if exact else keys[number][0] == first[0]
+            tokens = sum(max(a, b) for a, b in zip(first[1], keys[number][1], strict=True)) if alike else 0
+            full = len(group) >= (batch_size or MAX_EXAMPLES)
+            full |= batch_size is None and (len(group) + 1) * tokens > MAX_TOKENS
+            if full or not alike:
+                yield group
+                group = []
+        group.append(number)
+    if group:
+        yield group
+
+
+def stream_names(item: Input) -> tuple[str, ...]:
+    """The streams of an input, in order."""
+    return tuple(dict.fromkeys(item.streams))
+
+
+def _lengths(item: Input) -> dict[str, int]:
+    return {name: item.streams.count(name) for name in stream_names(item)}
+
+
+def _is_sequence(name: str, array: np.ndarray, length: int) -> bool:
+    return array.ndim >= 1 and len(array) == length and not name.startswith("pixel")
+
+
+def _place(length: int, longest: int, side: str) -> slice:
+    return slice(longest - length, longest) if side == "left" else slice(0, length)
+
+
+def _digest(item: Input) -> int:
+    digest = 0
+    for name, array in sorted(item.tensors.items()):
+        digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), zlib.crc32(name.encode(), digest))
+    return digest

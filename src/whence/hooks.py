@@ -1,0 +1,189 @@
+"""Borrowing a model: one lock per model, everything restored on every exit, and a fingerprint to prove it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_HOOK_TABLES = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_state_dict_hooks",
+    "_load_state_dict_pre_hooks",
+)
+
+
+class _Loan:
+    """The lock of one model and how deep it is held."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.depth = 0
+
+
+_loans: weakref.WeakKeyDictionary[nn.Module, _Loan] = weakref.WeakKeyDictionary()
+_loans_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def lent(model: nn.Module) -> Iterator[None]:
+    """Hold the model alone: eval mode, no parameter gradients, random states saved; given back as it was.
+
+    Re-entrant: only the outermost entry changes and restores. What changed all the same raises on the way out.
+    """
+    with _loans_lock:
+        loan = _loans.setdefault(model, _Loan())
+    with loan.lock:
+        if loan.depth:
+            loan.depth += 1
+            try:
+                yield
+            finally:
+                loan.depth -= 1
+            return
+        before = _state(model)
+        modes = [(module, module.training) for module in model.modules()]
+        frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        states = _random_states()
+        loan.depth = 1
+        try:
+            for module, training in modes:
+                if training:
+                    module.training = False
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            loan.depth = 0
+            for module, training in modes:
+                module.training = training
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+            _restore_random(states)
+        changed = difference(before, _state(model))
+        if changed:
+            raise RuntimeError(f"the model was not given back as it was lent: {changed} changed while explaining")
+
+
+@contextlib.contextmanager
+def eager(model: nn.Module) -> Iterator[None]:
+    """Every sub-config on the eager attention path; per-tower settings restored on the way out."""
+    holders = [vars(c) for c in configs(model) if "_attn_implementation_internal" in vars(c)]
+    saved = [(h, "_attn_implementation_internal", h["_attn_implementation_internal"]) for h in holders]
+    # some modules keep a copy of their config's choice
+    saved += [
+        (vars(m), "_attn_implementation", vars(m)["_attn_implementation"])
+        for m in model.modules()
+        if "_attn_implementation" in vars(m)
+    ]
+    try:
+        for holder, key, _ in saved:
+            holder[key] = "eager"
+        yield
+    finally:
+        for holder, key, value in saved:
+            holder[key] = value
+
+
+def configs(model: nn.Module) -> list[Any]:
+    """Every config object of the model and its parts, each once."""
+    found: dict[int, Any] = {}
+
+    def visit(config: Any) -> None:
+        if config is None or id(config) in found or not hasattr(config, "__dict__"):
+            return
+        found[id(config)] = config
+        for name in getattr(config, "sub_configs", {}) or {}:
+            visit(getattr(config, name, None))
+
+    for module in model.modules():
+        if "config" in vars(module):
+            visit(vars(module)["config"])
+    return list(found.values())
+
+
+def fingerprint(model: nn.Module, *, full: bool = False) -> dict[str, Any]:
+    """All that explaining must leave as it was; `full` adds a hash of every tensor."""
+    prints = _state(model)
+    prints["random states"] = [repr(state) if isinstance(state, tuple) else _bytes(state) for state in _random_states()]
+    if full:
+        prints |= {f"content of {name}": hashlib.sha256(_bytes(tensor)).hexdigest() for name, tensor in _tensors(model)}
+    return prints
+
+
+def _state(model: nn.Module) -> dict[str, Any]:
+    prints: dict[str, Any] = {}
+    for name, tensor in _tensors(model):
+        version = None if tensor.is_inference() else tensor._version
+        prints[f"tensor {name}"] = (id(tensor), version, tensor.requires_grad, tensor.grad is None)
+    for name, module in model.named_modules():
+        own = vars(module)
+        tables = tuple(tuple(own[table]) for table in _HOOK_TABLES if own.get(table))
+        prints[f"module {name or type(model).__name__}"] = (module.training, tables, tuple(own))
+    for number, config in enumerate(configs(model)):
+        prints[f"config {number} ({type(config).__name__})"] = {k: _plain(v) for k, v in vars(config).items()}
+    return prints
+
+
+def _random_states() -> list[Any]:
+    name, keys, *rest = np.random.get_state()
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return [random.getstate(), (name, tuple(keys), *rest), torch.get_rng_state(), *devices]
+
+
+def _restore_random(states: list[Any]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+    if states[3:]:
+        torch.cuda.set_rng_state_all(states[3:])
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def difference(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """The first things in which two fingerprints differ, in words; empty when they are equal."""
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def through(y: Tensor, s: Tensor) -> Tensor:
+    """A tensor with the value of `y`, exactly, and the gradient of `s`."""
+    return _Through.apply(y.detach(), s)
+
+
+class _Through(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, s: Tensor) -> Tensor:
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, gradients[0]
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _plain(value: Any) -> Any:
+    """A copy that later changes to the value do not reach."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return tuple(map(repr, value))
+    return value if isinstance(value, (str, int, float, bool, type(None))) else id(value)

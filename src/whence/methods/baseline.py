@@ -1,0 +1,21 @@
+"""What any explanation must beat."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whence.batching import Batch
+from whence.registry import method
+from whence.subject import Subject
+from whence.targets import Aim
+
+
+@method(family="baseline", signed=False)
+def random(subject: Subject, batch: Batch, target: Aim) -> Tensor:
+    """Uniform random scores in [0, 1): the baseline that a method must beat."""
+    subject.values(batch, target)
+    scores = torch.zeros(batch.mask.shape)
+    for row, (generator, mask) in enumerate(zip(batch.generators(), batch.mask.cpu(), strict=True)):
+        scores[row, mask] = torch.from_numpy(generator.random(int(mask.sum()))).float()
+    return scores

@@ -1,0 +1,191 @@
+"""Gradients of the target, and paths of gradients from a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whence.batching import Batch, ids_of
+from whence.encoding import mask_ids
+from whence.registry import Explained, method
+from whence.subject import Subject
+from whence.targets import Aim
+
+At = Literal["embeddings", "word", "pixels"] | int
+Streams = dict[str, Tensor]  # stream -> (batch, token, width), or (batch, channel, height, width) of pixels
+
+MAX_ROWS = 64  # points of a path in one pass
+MAX_STEPS = 1024
+
+
+@method(family="gradient", signed=False, needs=("gradient:{at}",), paper="arXiv:1312.6034")
+def gradient(
+    subject: Subject, batch: Batch, target: Aim, *, reduce: Literal["l2", "l1", "sum"] = "l2", at: At = "embeddings"
+) -> Explained:
+    """How fast the target changes with a feature: ||df/dx_i|| over the width of its embedding, or the plain sum."""
+    reduced = {
+        "l2": lambda g: g.square().sum(_width(g)).sqrt(),
+        "l1": lambda g: g.abs().sum(_width(g)),
+        "sum": lambda g: g.sum(_width(g)),
+    }[reduce]
+    trace = subject.trace(batch, target, (f"gradient:{at}",))
+    return _placed(subject, batch, {stream: reduced(_wide(g)) for stream, g in trace.gradients[at].items()})
+
+
+@method(family="gradient", needs=("gradient:{at}",), paper="arXiv:1605.01713")
+def gradient_x_input(subject: Subject, batch: Batch, target: Aim, *, at: At = "embeddings") -> Explained:
+    """The first-order share of a feature: sum over its width of x_i df/dx_i."""
+    trace = subject.trace(batch, target, (f"gradient:{at}",))
+    products = {s: _wide(trace.states[at][s]) * _wide(g) for s, g in trace.gradients[at].items()}
+    return _placed(subject, batch, {stream: p.sum(_width(p)) for stream, p in products.items()})
+
+
+@method(family="gradient", complete=True, needs=("state:{at}",), paper="arXiv:1703.01365")
+def integrated_gradients(
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    *,
+    steps: int | None = None,
+    tolerance: float = 0.01,
+    baseline: Literal["pad", "mask", "unknown", "zero"] | np.ndarray | Callable[[Tensor], Tensor] | None = None,
+    rule: Literal["gausslegendre", "midpoint", "trapezoid", "left", "right"] = "gausslegendre",
+    at: At = "word",
+) -> Explained:
+    """(x - x0) times the mean gradient along the straight path from the baseline x0 to the input x.
+
+    Without `steps`, their number doubles until the scores sum to f(x) - f(x0) within `tolerance` of
+    max(|f(x) - f(x0)|, 0.1). Special tokens are kept in the baseline, so they score 0. `baseline` is a token, "zero", an
+    array that is put in place of every state, or a function of the states; by default the first of pad, unknown and mask
+    that the tokenizer has, and zero (the mean colour) for pictures.
+    """
+    if steps is not None and steps < (2 if rule == "trapezoid" else 1):
+        raise ValueError(f"integrated_gradients: steps must be a positive number (2 for the trapezoid), not {steps}")
+    x = subject.trace(batch, target, (f"state:{at}",)).states[at]
+    x0 = _baseline(subject, batch, at, x, baseline)
+    base = subject.values_at(batch, target, at, x0)
+    gap = subject.values(batch, target) - base
+    scores = torch.zeros(batch.mask.shape, dtype=_precision(subject), device=gap.device)
+    pixels: Tensor | None = None
+    used = torch.zeros(len(batch), dtype=torch.long)
+    active, count = list(range(len(batch))), steps or 8
+    while active:
+        part = batch.chosen(active)
+        ends = [{s: t[active] for s, t in ends.items()} for ends in (x0, x)]
+        products = _path(subject, part, target.chosen(active), at, *ends, *_nodes(rule, count))
+        placed = _placed(subject, part, {stream: p.sum(_width(p)) for stream, p in products.items()})
+        scores[active] = placed.scores.to(scores.dtype)
+        if "pixels" in placed.details:
+            pixels = placed.details["pixels"].new_zeros(len(batch), *placed.details["pixels"].shape[1:]) if pixels is None else pixels
+            pixels[active] = placed.details["pixels"]
+        used[active] = count
+        error = (scores.sum(1) - gap).abs() / gap.abs().clamp(min=0.1)
+        active = [row for row in active if steps is None and error[row] > tolerance]
+        if count >= MAX_STEPS:
+            break
+        count *= 2
+    details = {"steps": used, "completeness_error": error} | ({} if pixels is None else {"pixels": pixels})
+    notes = (f"the completeness error is still above {tolerance} after {MAX_STEPS} steps",) if active else ()
+    return Explained(scores, base=base, details=details, notes=notes)
+
+
+def _path(
+    subject: Subject, batch: Batch, target: Aim, at: At, x0: Streams, x: Streams, nodes: np.ndarray, weights: np.ndarray
+) -> Streams:
+    """(x - x0) times the weighted sum of the gradients at the nodes of the path."""
+    total: Streams = {}
+    size = max(1, MAX_ROWS // len(batch))
+    for start in range(0, len(nodes), size):
+        alphas = torch.tensor(nodes[start : start + size], dtype=_precision(subject))
+        shares = torch.tensor(weights[start : start + size], dtype=_precision(subject))
+        rows = [row for row in range(len(batch)) for _ in alphas]
+        points = {}
+        for stream in x:
+            a = alphas.to(x[stream].device).reshape(1, -1, *[1] * (x[stream].ndim - 1))
+            points[stream] = torch.lerp(_wide(x0[stream])[:, None], _wide(x[stream])[:, None], a).flatten(0, 1)
+        _, gradients = subject.gradient(batch.chosen(rows), target.chosen(rows), at, points)
+        for stream, g in gradients.items():
+            share = shares.to(g.device).reshape(1, -1, *[1] * (g.ndim - 1))
+            step = (_wide(g).unflatten(0, (len(batch), -1)) * share).sum(1)
+            total[stream] = total[stream] + step if stream in total else step
+    return {stream: (_wide(x[stream]) - _wide(x0[stream])) * total[stream] for stream in x}
+
+
+def _nodes(rule: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes in [0, 1] and their weights, which sum to 1."""
+    if rule == "gausslegendre":
+        nodes, weights = np.polynomial.legendre.leggauss(count)
+        return (nodes + 1) / 2, weights / 2
+    if rule == "trapezoid":
+        nodes = np.linspace(0, 1, count)
+        weights = np.full(count, 1 / (count - 1))
+        weights[[0, -1]] /= 2
+        return nodes, weights
+    offset = {"left": 0.0, "midpoint": 0.5, "right": 1.0}[rule]
+    return (np.arange(count) + offset) / count, np.full(count, 1 / count)
+
+
+def _baseline(subject: Subject, batch: Batch, at: At, x: Streams, wanted: object) -> Streams:
+    """The states of the baseline: special tokens and padding as in the input."""
+    x0 = {}
+    for stream, state in x.items():
+        if callable(wanted):
+            new = wanted(state)
+        elif isinstance(wanted, np.ndarray):
+            new = torch.as_tensor(wanted, dtype=state.dtype, device=state.device)
+        elif wanted == "zero" or state.ndim == 4:
+            new = torch.zeros_like(state)
+        else:
+            new = _token_states(subject, batch, at, stream, state, None if wanted is None else str(wanted))
+        if new.ndim > state.ndim or (new.shape != state.shape and torch.broadcast_shapes(new.shape, state.shape) != state.shape):
+            raise ValueError(f"the baseline has shape {tuple(new.shape)}, which does not fit states {tuple(state.shape)}")
+        new = new.expand_as(state)
+        if state.ndim == 3:
+            new = torch.where(batch.special[:, batch.span(stream)].to(state.device)[..., None], state, new)
+        x0[stream] = new
+    return x0
+
+
+def _token_states(subject: Subject, batch: Batch, at: At, stream: str, state: Tensor, name: str | None) -> Tensor:
+    """The states of a sequence of baseline tokens: their word embeddings, carried on to `at`."""
+    known = mask_ids(subject.processor) if subject.processor is not None else {}
+    token = known.get(name) if name else next((known[n] for n in ("pad", "unknown", "mask") if known.get(n) is not None), None)
+    if token is None and name:
+        raise ValueError(f"the tokenizer of {subject.name} has no {name} token; choose another baseline, as 'zero'")
+    words = subject.sites(batch, "word")
+    streams = [stream] if stream != "*" else [s for s, site in words.items() if site.where == "output"]
+    if token is None or any(words[s].where != "output" for s in streams):
+        return torch.zeros_like(state)
+    ids = {}
+    for s in streams:
+        key = ids_of(batch.tensors, tuple(batch.streams), s)
+        special = batch.special[:, batch.span(s)]
+        ids[s] = batch.tensors[str(key)].masked_fill(~special, token)
+    embedded = subject.embedded(batch, ids)
+    if at == "word":
+        return embedded[stream]
+    return subject.carried(batch, embedded, at)[stream]
+
+
+def _placed(subject: Subject, batch: Batch, by_stream: Streams) -> Explained:
+    """Scores by stream to features; a map of pixels is kept as well."""
+    pixels = next((values for values in by_stream.values() if values.ndim == 3), None)
+    return Explained(subject.on_features(batch, by_stream), details={} if pixels is None else {"pixels": pixels})
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """At least float32, so that sums over half-precision products keep their digits."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _precision(subject: Subject) -> torch.dtype:
+    return torch.float64 if subject.dtype == torch.float64 else torch.float32
+
+
+def _width(tensor: Tensor) -> int:
+    """The axis of the embedding, or of the colours."""
+    return 1 if tensor.ndim == 4 else -1

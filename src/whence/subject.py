@@ -1,0 +1,735 @@
+"""Subject: a model with its tokenizer or image processor. Only here is the model touched."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from whence import anatomy, encoding
+from whence.anatomy import Anatomy, Site
+from whence.attention import Edit, Record, Tap
+from whence.batching import Batch, buckets, collate, stream_of
+from whence.hooks import eager, lent
+from whence.registry import suggest
+from whence.targets import KINDS, Aim
+from whence.types import Input, Target
+
+At = str | int  # "embeddings", "word", "pixels", or the number of a block
+
+
+@dataclass(eq=False)
+class Trace:
+    """What one instrumented pass recorded, and only what was asked for."""
+
+    needs: frozenset[str]
+    aim: Aim
+    logits: Tensor  # (batch, class)
+    value: Tensor  # (batch,)
+    attention: list[Record] = field(default_factory=list)
+    states: dict[At, dict[str, Tensor]] = field(default_factory=dict)  # at -> stream -> (batch, token, width)
+    gradients: dict[At, dict[str, Tensor]] = field(default_factory=dict)
+    deciding: dict[str, Tensor] = field(default_factory=dict)  # stream -> (batch, token) bool: what the output reads
+
+
+class Subject:
+    """A model that can be encoded for, batched, run, differentiated and traced; made by `load` and `wrap`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        processor: Any = None,
+        *,
+        task: str,
+        labels: Sequence[str] | None = None,
+        encode: Callable[[Any], dict[str, Any]] | None = None,
+        output: Callable[[Any], Tensor] | None = None,
+        embedding: str | None = None,
+        name: str = "",
+    ) -> None:
+        self.model, self.processor, self.task = model, processor, task
+        self.name = name or type(model).__name__
+        self.labels = tuple(labels) if labels is not None else None
+        self._encode, self._output, self._embedding = encode, output, embedding
+        self._anatomies: dict[tuple[str, ...], Anatomy] = {}
+        self._layouts: dict[tuple[int, ...], encoding.Layout] = {}
+        self._padding: dict[tuple[str, ...], str | None] = {}
+
+    def __repr__(self) -> str:
+        return f"Subject({self.name}, {self.task})"
+
+    # ---- what the model is -------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's first parameter lives."""
+        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The model's floating-point type."""
+        return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+
+    @property
+    def generates(self) -> bool:
+        """Predicts tokens, one after the other."""
+        return self.task in ("causal-lm", "seq2seq-lm")
+
+    @property
+    def max_length(self) -> int | None:
+        """The most tokens the model takes, where tokenizer or config say so."""
+        limits = [getattr(getattr(self.processor, "tokenizer", self.processor), "model_max_length", None)]
+        config = getattr(self.model, "config", None)
+        for part in (config, getattr(config, "text_config", None)):
+            limits += [getattr(part, name, None) for name in ("max_position_embeddings", "n_positions")]
+        known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < 10**7]
+        padded = [m.padding_idx for n, m in self.model.named_modules() if _numbers_from_padding(n, m)]
+        return min(known) - (max(padded) + 1 if padded else 0) if known else None
+
+    def name_of(self, index: int) -> str:
+        """The label of a class, or the text of a token."""
+        if self.generates:
+            return self._tokenizer.decode([index])
+        return self.labels[index] if self.labels and index < len(self.labels) else str(index)
+
+    @property
+    def _tokenizer(self) -> Any:
+        return getattr(self.processor, "tokenizer", self.processor)
+
+    @property
+    def _start_token(self) -> int | None:
+        config, generation = self.model.config, getattr(self.model, "generation_config", None)
+        for holder in (generation, config):
+            start = getattr(holder, "decoder_start_token_id", None)
+            if start is not None:
+                return int(start)
+        return getattr(config, "bos_token_id", None)
+
+    # ---- encoding and batching ---------------------------------------------------------------------------------------
+
+    def encode(self, raw: Any, *, truncate: bool = False) -> Input:
+        """One raw example to an Input; a source without an output is decoded greedily first."""
+        options: dict[str, Any] = {
+            "task": self.task,
+            "processor": self.processor,
+            "max_length": self.max_length,
+            "truncate": truncate,
+            "encoder": self._encode,
+        }
+        if self.task == "seq2seq-lm":
+            item = encoding.encode(raw, **options, start_token=self._start_token)
+            return item if item.generated else self._decoded(item)
+        item = encoding.encode(raw, **options)
+        if "pixel_values" in item.tensors and self._encode is None:
+            return encoding.encode(raw, **options, image_layout=self._layout(item))
+        return item
+
+    def rows(self, item: Input) -> list[tuple[Input, int]]:
+        """One Input per generated token, holding what that row could see, and the token it produced."""
+        rows = []
+        decoder = "decoder_input_ids" in item.tensors
+        for feature in item.generated:
+            key = "decoder_input_ids" if decoder else "input_ids"
+            place = feature - (item.streams.count("source") if decoder else 0)
+            tensors = {
+                name: array[:place] if name.startswith("decoder") == decoder and array.ndim else array
+                for name, array in item.tensors.items()
+            }
+            streams = item.streams[:feature] if decoder else ("text",) * feature
+            rows.append((_cut(item, feature, streams, tensors), int(item.tensors[key][place])))
+        return rows
+
+    def batches(
+        self, inputs: Sequence[Input], batch_size: int | None = None, seed: int = 0
+    ) -> Iterator[tuple[list[int], Batch]]:
+        """Batches of inputs with their numbers; every input comes once."""
+        side = self._pad_side(inputs)
+        for group in buckets(inputs, batch_size, exact=side is None):
+            yield group, self.batch([inputs[number] for number in group], seed)
+
+    def batch(self, inputs: Sequence[Input], seed: int = 0, side: str | None = None) -> Batch:
+        """These inputs as one batch."""
+        pad = getattr(self._tokenizer, "pad_token_id", None)
+        pad = getattr(getattr(self.model, "config", None), "pad_token_id", None) if pad is None else pad
+        return collate(
+            inputs,
+            pad_id=pad or 0,
+            side=side or self._padding.get(_kind(inputs[0])) or "right",
+            device=self.device,
+            dtype=self.dtype,
+            seed=seed,
+        )
+
+    def aim(self, wanted: Sequence[Any], batch: Batch | None = None) -> Aim:
+        """The targets of a batch, from what the caller wrote: one entry per example, None for the prediction."""
+        return Aim([self._target(w) for w in wanted], self.name_of)
+
+    # ---- passes ------------------------------------------------------------------------------------------------------
+
+    def values(self, batch: Batch, aim: Aim) -> Tensor:
+        """f of every example, without gradients: (batch,)."""
+        if aim.fixed and aim.values is not None and batch.trace is not None and batch.trace.aim is aim:
+            return aim.values
+        return self.trace(batch, aim, ()).value
+
+    def logits(self, batch: Batch) -> Tensor:
+        """The decision logits of every example, without gradients: (batch, class)."""
+        with lent(self.model), torch.no_grad():
+            return self._forward(batch, {}, {})[0]
+
+    def trace(self, batch: Batch, aim: Aim, needs: Sequence[str], *, edit: Edit | None = None) -> Trace:
+        """One pass over the plain inputs that records the needs, and those of the methods that share the batch.
+
+        Needs: "attention", "values", "attention_gradient", "deciding", "state:AT", "gradient:AT" (state included).
+        """
+        wanted = frozenset(needs)
+        if edit is not None:
+            return self._pass(batch, aim, wanted, {}, edit)
+        known = batch.trace
+        if known is None or known.aim is not aim or not wanted <= known.needs:
+            batch.trace = self._pass(batch, aim, wanted | batch.wanted, {}, None)
+        return batch.trace
+
+    def gradient(
+        self, batch: Batch, aim: Aim, at: At, states: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """f and its gradient at a site, with the states there replaced: (batch,), stream -> (batch, token, width)."""
+        if states is None:
+            trace = self.trace(batch, aim, (f"gradient:{at}",))
+            return trace.value, trace.gradients[at]
+        trace = self._pass(batch, aim, frozenset({f"gradient:{at}"}), {at: states}, None)
+        return trace.value, trace.gradients[at]
+
+    def values_at(self, batch: Batch, aim: Aim, at: At, states: Mapping[str, Tensor]) -> Tensor:
+        """f with the states at a site replaced, without gradients: (batch,)."""
+        return self._pass(batch, aim, frozenset({f"state:{at}"}), {at: states}, None).value
+
+    def embedded(self, batch: Batch, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The word embeddings of other ids, by stream."""
+        modules = dict(self.model.named_modules())
+        roots = self.anatomy(batch).roots
+        with lent(self.model), torch.no_grad():
+            return {stream: modules[roots[stream].module](tensor) for stream, tensor in ids.items()}
+
+    def carried(self, batch: Batch, words: Mapping[str, Tensor], at: At) -> dict[str, Tensor]:
+        """The states at a site when these word embeddings go in, by stream."""
+        with lent(self.model), torch.no_grad():
+            roots, sites = self.anatomy(batch).roots, self.sites(batch, at)
+            change = {roots[s]: (lambda old, new=state: new.to(old.dtype)) for s, state in words.items()}
+            _, seen = self._forward(batch, set(sites.values()), change)
+        return {stream: seen[site] for stream, site in sites.items()}
+
+    def on_features(self, batch: Batch, by_stream: Mapping[str, Tensor]) -> Tensor:
+        """Scores by stream, (batch, token) or (batch, height, width) of pixels, to (batch, feature)."""
+        first = next(iter(by_stream.values()))
+        scores = first.new_zeros(len(batch), batch.mask.shape[1])
+        for stream, values in by_stream.items():
+            if values.ndim == 3:
+                values = _patches(values, batch, stream)
+            scores[:, batch.span(stream)] = values
+        return scores.masked_fill(~batch.mask.to(scores.device), 0.0)
+
+    def anatomy(self, batch: Batch) -> Anatomy:
+        """What one probing pass found out about the model; kept for inputs of the same kind."""
+        kind = _kind(batch.inputs[0])
+        if kind not in self._anatomies:
+            item = _distinct(batch.inputs[0])
+            probe = self.batch([item])
+            with lent(self.model), eager(self.model):
+                self._anatomies[kind] = anatomy.dissect(
+                    self.model, probe, self._call, lambda outputs: self._decision(outputs, probe), self._embedding
+                )
+        return self._anatomies[kind]
+
+    def sites(self, batch: Batch, at: At) -> dict[str, Site]:
+        """The sites of `at`, by stream."""
+        found = self.anatomy(batch)
+        if at == "word":
+            return found.roots
+        if at == "pixels":
+            image = found.roots.get("image")
+            if image is None or image.where != "tensor":
+                raise ValueError(f"at='pixels' needs a picture, and {self.name} takes none here; use at='word'")
+            return {"image": image}
+        if at == "embeddings" and not found.blocks:
+            return found.roots
+        number = 0 if at == "embeddings" else at
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise ValueError(f"at takes 'embeddings', 'word', 'pixels' or the number of a block, not {at!r}")
+        depth = min((len(b) for b in found.blocks.values()), default=0)
+        if not -depth <= number < depth:
+            raise ValueError(f"at={number} names no block: {self.name} has {depth}, numbered from 0")
+        return {stream: blocks[number] for stream, blocks in found.blocks.items()}
+
+    def _pass(
+        self, batch: Batch, aim: Aim, needs: frozenset[str], change: Mapping[At, Mapping[str, Tensor]], edit: Edit | None
+    ) -> Trace:
+        """One forward pass with what is asked for switched on, and one backward pass if gradients are."""
+        if (change or edit) and not aim.fixed:
+            self.trace(batch, aim, ())  # a target left open is what the plain inputs predict
+        gradients = [_at(need) for need in needs if need.startswith("gradient:")]
+        states = [*gradients, *(_at(need) for need in needs if need.startswith("state:"))]
+        backward = bool(gradients) or "attention_gradient" in needs
+        attention = edit is not None or bool(needs & {"attention", "values", "attention_gradient", "deciding"})
+        with lent(self.model), eager(self.model) if attention else contextlib.nullcontext():
+            sites = {at: self.sites(batch, at) for at in dict.fromkeys(states)}
+            watch = {site for by_stream in sites.values() for site in by_stream.values()}
+            found = self.anatomy(batch) if backward or attention else None
+            changes: dict[Site, Callable[[Tensor], Tensor]] = {}
+            if found and backward:
+                changes |= dict.fromkeys(found.roots.values(), _leaf)
+            for at, by_stream in change.items():
+                for stream, state in by_stream.items():
+                    changes[sites[at][stream]] = lambda old, new=state: _leaf(new.to(old.dtype))
+            ends = set(found.deciding.values()) if found and "deciding" in needs else set()
+            tap = Tap(self.model, len(batch), values="values" in needs, edit=edit, outputs=ends) if attention else None
+            graph = torch.enable_grad() if changes or ends else torch.no_grad()
+            with graph, tap or contextlib.nullcontext():
+                logits, seen = self._forward(batch, watch, changes)
+            if not change and edit is None:
+                self._check(logits, batch)
+                aim.fix(logits, batch)
+            with graph:
+                value = aim(logits, batch)
+            trace = Trace(needs, aim, logits.detach(), value.detach())
+            if tap and found:
+                trace.attention = self._connected(tap.records, found)
+            if tap and found and "deciding" in needs:
+                trace.deciding = self._deciding(tap.records, logits, found)
+            if backward:
+                _differentiate(trace, value, gradients, sites, seen, "attention_gradient" in needs)
+            trace.states = {at: {n: seen[s].detach() for n, s in sites[at].items()} for at in sites}
+            for record in trace.attention:
+                record.parts = [part.detach() for part in record.parts]
+                record.value_parts = [part.detach() for part in record.value_parts]
+                record.outputs = []
+            return trace
+
+    def _forward(
+        self, batch: Batch, watch: Any, changes: Mapping[Site, Callable[[Tensor], Tensor]]
+    ) -> tuple[Tensor, dict[Site, Tensor]]:
+        tensors = dict(batch.tensors)
+        inputs = {}
+        for site in {*watch, *changes}:
+            if site.where == "tensor":
+                key = str(site.key)
+                tensors[key] = changes[site](tensors[key]) if site in changes else tensors[key]
+                inputs[site] = tensors[key]
+        with anatomy.watched(self.model, watch, changes) as states:
+            outputs = self._call(tensors)
+        return self._decision(outputs, batch), {**states, **inputs}
+
+    def _call(self, tensors: Mapping[str, Tensor]) -> Any:
+        arguments = dict(tensors)
+        first = [arguments.pop("input")] if "input" in arguments else []
+        if self.generates:
+            arguments["use_cache"] = False
+        with _InOrder():
+            return self.model(*first, **arguments)
+
+    def _decision(self, outputs: Any, batch: Batch) -> Tensor:
+        """The logits the model decides by: (batch, class); for generated text those at the last position."""
+        if self._output is not None:
+            logits = self._output(outputs)
+        else:
+            logits = _logits(outputs)
+        if not isinstance(logits, Tensor):
+            raise ValueError(
+                f"no logits were found in the output of {type(self.model).__name__}, a {type(outputs).__name__}; "
+                "pass whence.wrap(..., output=function) that returns them, shape (batch, class)"
+            )
+        if logits.ndim == 3 and self.generates:
+            mask = list(batch.streams.values())[-1]
+            last = mask.shape[1] - 1 - mask.flip(1).to(torch.int).argmax(1)
+            return logits[torch.arange(len(batch), device=logits.device), last]
+        logits = logits[:, None] if logits.ndim == 1 else logits
+        if logits.ndim != 2 or len(logits) != len(batch):
+            raise ValueError(
+                f"expected one row of logits per example, shape ({len(batch)}, class), and got {tuple(logits.shape)}; "
+                "pass whence.wrap(..., output=function) that returns them"
+            )
+        return logits
+
+    def _check(self, logits: Tensor, batch: Batch) -> None:
+        bad = ~torch.isfinite(logits.detach()).all(-1)
+        if bad.any():
+            row = int(bad.nonzero()[0, 0])
+            raw = str(batch.inputs[row].raw)
+            raise ValueError(
+                f"{self.name} returned NaN or infinite logits for {raw[:60]!r}; there is nothing to explain: "
+                "check the weights, the input and the precision"
+            )
+
+    def _connected(self, records: list[Record], found: Anatomy) -> list[Record]:
+        """Records with their streams, and their number among those that connect the same streams."""
+        if not records:
+            raise ValueError(anatomy.no_attention(self.model))
+        counts: dict[tuple[str, str], int] = {}
+        for record, streams in zip(records, found.connections, strict=True):
+            record.query, record.key = streams
+            record.layer = counts.get(streams, 0)
+            counts[streams] = record.layer + 1
+        return records
+
+    def _deciding(self, records: list[Record], logits: Tensor, found: Anatomy) -> dict[str, Tensor]:
+        """The positions that the output reads, by stream: a CLS token, the last token, all of them."""
+        scalar = anatomy.summary(logits)
+        rows = {stream: records[number].read(scalar) for stream, number in found.deciding.items()}
+        return {stream: read for stream, read in rows.items() if read is not None}
+
+    # ---- finding out -------------------------------------------------------------------------------------------------
+
+    def _decoded(self, item: Input) -> Input:
+        """The input with the output that greedy decoding gives it."""
+        batch = self.batch([item])
+        with lent(self.model), torch.no_grad():
+            ids = self.model.generate(**batch.tensors, do_sample=False, num_beams=1)[0].tolist()
+        ids = ids[1:] if ids and ids[0] == self._start_token else ids
+        pad = getattr(self._tokenizer, "pad_token_id", None)
+        while ids and ids[-1] == pad and pad != getattr(self._tokenizer, "eos_token_id", None):
+            ids.pop()
+        if not ids:
+            raise ValueError(f"{self.name} generated nothing for {str(item.raw)[:60]!r}; give an output to explain")
+        return encoding.with_output(item, np.asarray(ids), self.processor, self._start_token)
+
+    def _layout(self, item: Input) -> encoding.Layout:
+        shape = item.tensors["pixel_values"].shape
+        if shape not in self._layouts:
+            text = len(item.tensors["input_ids"]) if "input_ids" in item.tensors else 0
+            if text:  # a length that no picture shares
+                grown = {k: np.concatenate([a, a[-1:]]) for k, a in item.tensors.items() if len(a) == text and a.ndim == 1}
+                item, text = replace(item, tensors=item.tensors | grown), text + 1
+            tensors = {k: torch.from_numpy(a)[None].to(self.device) for k, a in item.tensors.items()}
+            tensors = {k: t.to(self.dtype) if t.is_floating_point() else t for k, t in tensors.items()}
+            with lent(self.model), eager(self.model):
+                self._layouts[shape] = anatomy.find_layout(self.model, tensors, self._call, text)
+        return self._layouts[shape]
+
+    def _pad_side(self, inputs: Sequence[Input]) -> str | None:
+        """The side on which padding leaves the logits as they are: tried once; None: only equal lengths go together."""
+        kind = _kind(inputs[0])
+        if len(inputs) > 1 and kind not in self._padding:
+            short = inputs[0]
+            longer = _grown(short)
+            if longer is None:
+                self._padding[kind] = "right"
+                return "right"
+            own = getattr(self._tokenizer, "padding_side", "right")
+            self._padding[kind] = None
+            alone = self.logits(self.batch([short], side=own)).float()
+            scale = alone.abs().max().clamp(min=1e-6)
+            tolerance = 1e-3 if self.dtype in (torch.float64, torch.float32) else 5e-2
+            for side in dict.fromkeys((own, "right", "left")):
+                with contextlib.suppress(Exception):  # a model that cannot take this padding says so in many ways
+                    padded = self.logits(self.batch([longer, short], side=side)).float()[1]
+                    if bool(((padded - alone[0]).abs().max() <= tolerance * scale).item()):
+                        self._padding[kind] = side
+                        break
+        return self._padding.get(kind)
+
+    def _target(self, wanted: Any) -> Any:
+        """What the caller wrote to a Target: a label first, then an index, a token's text, `kind(...)`, a function."""
+        if wanted is None:
+            return Target()
+        if isinstance(wanted, Target) or callable(wanted):
+            return wanted
+        if isinstance(wanted, bool) or not isinstance(wanted, (str, int, np.integer)):
+            raise ValueError(f"a target is a label, an index, a token's text or a function, not {wanted!r}")
+        known = self._index(wanted)
+        if known is not None:
+            return Target("logit", known, self.name_of(known))
+        kind, arguments = _target_spec(wanted)
+        if kind in KINDS:
+            if len(arguments) != 2 if kind == "contrast" else len(arguments) > 1:
+                count = "two classes or tokens" if kind == "contrast" else "one class or token, or none"
+                raise ValueError(f"the target {kind}(...) takes {count}, and {wanted!r} has {len(arguments)}")
+            indices = [self._known_index(a) for a in arguments]
+            names = [self.name_of(i) for i in indices]
+            if kind == "contrast":
+                return Target(kind, indices[0], names[0], indices[1], names[1])
+            return Target(kind, indices[0], names[0]) if indices else Target(kind)
+        self._known_index(wanted)
+        raise AssertionError("unreachable: an unknown target has raised")
+
+    def _known_index(self, wanted: Any) -> int:
+        index = self._index(wanted)
+        if index is not None:
+            return index
+        if self.generates:
+            pieces = encoding.pieces(self.processor, wanted)
+            shown = ", ".join(repr(piece) for _, piece in pieces)
+            raise ValueError(
+                f"the target {wanted!r} is {len(pieces)} tokens ({shown}), and a target is one; "
+                "give one of them, or explain them all with {'prompt': ..., 'continuation': ...}"
+            )
+        labels = self.labels or ()
+        raise ValueError(f"{wanted!r} is not a label of {self.name}; {suggest(str(wanted), labels)}")
+
+    def _index(self, wanted: Any) -> int | None:
+        """The index of a label, a class number or a single token; None for anything else."""
+        if isinstance(wanted, str) and self.labels and not self.generates and wanted in self.labels:
+            return self.labels.index(wanted)
+        if isinstance(wanted, (int, np.integer)):
+            size = len(self.labels) if self.labels and not self.generates else None
+            if wanted < 0 or (size is not None and wanted >= size):
+                raise ValueError(f"the target index {wanted} is out of range: {self.name} has {size} classes, from 0")
+            return int(wanted)
+        if isinstance(wanted, str) and self.generates:
+            pieces = encoding.pieces(self.processor, wanted)
+            return pieces[0][0] if len(pieces) == 1 else None
+        return None
+
+
+class _InOrder(TorchFunctionMode):
+    """Models that shuffle all their patches (ViLT) keep them in order: the sum is the same, and features have a place."""
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is torch.multinomial and out.ndim == 1 and len(out) == len(args[0]) and len(set(out.tolist())) == len(out):
+            return torch.arange(len(out), device=out.device)
+        return out
+
+
+def wrap(
+    model: Any,
+    processor: Any = None,
+    *,
+    task: str | None = None,
+    labels: Sequence[str] | None = None,
+    encode: Callable[[Any], dict[str, Any]] | None = None,
+    output: Callable[[Any], Tensor] | None = None,
+    embedding: str | nn.Module | None = None,
+    name: str = "",
+) -> Subject:
+    """A Subject of a model in memory: a Hugging Face model with its tokenizer or processor, or any torch module.
+
+    `encode(raw)` gives a module's own inputs and feature names, `output(outputs)` its logits (batch, class),
+    `embedding` its word embedding where that is not found by itself, `labels` the names of its classes.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected a torch module to wrap, got {type(model).__name__}; whence.load takes names and folders")
+    task = task or _task(model, processor, encode)
+    if task not in encoding.TASKS:
+        raise ValueError(f"unknown task {task!r}; {suggest(task, encoding.TASKS)}")
+    if task == "module" and encode is None:
+        raise ValueError(
+            f"{type(model).__name__} is not a model whose inputs are known; pass encode=function, which turns a raw "
+            "example into the module's tensors and feature names, or task= one of " + ", ".join(encoding.TASKS[:-1])
+        )
+    if isinstance(embedding, nn.Module):
+        embedding = next(n for n, module in model.named_modules() if module is embedding)
+    if labels is None:
+        named = getattr(getattr(model, "config", None), "id2label", None)
+        labels = [str(named[key]) for key in sorted(named)] if named and task not in ("causal-lm", "seq2seq-lm") else None
+    if hasattr(model, "logit_scale") and output is None and task == "image-text":
+        labels = ("similarity",)
+    return Subject(
+        model, processor, task=task, labels=labels, encode=encode, output=output, embedding=embedding, name=name
+    )
+
+
+def load(name: str | Path, *, device: str | None = None, dtype: Any = None, trust_remote_code: bool = False) -> Subject:
+    """A Subject by name: an embedded model, a folder, or a hub id. Weights are read from safetensors only."""
+    import transformers
+
+    place = str(name)
+    if not Path(place).is_dir() and ("\\" in place or place.startswith((".", "/", "~"))):
+        raise FileNotFoundError(f"there is no folder {place!r}; give a folder with config.json, or a hub id")
+    shared = {"trust_remote_code": trust_remote_code}
+    try:
+        config = transformers.AutoConfig.from_pretrained(place, **shared)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{place!r} could not be loaded as a folder or hub id: {str(error).splitlines()[0]}") from error
+    architecture = (getattr(config, "architectures", None) or [""])[0]
+    kind = getattr(transformers, architecture, None)
+    if kind is None and not trust_remote_code:
+        raise ValueError(
+            f"{place!r} names the architecture {architecture!r}, which transformers {transformers.__version__} does not "
+            "have; if its own code may run here, pass trust_remote_code=True"
+        )
+    kind = kind or transformers.AutoModel
+    options = {} if dtype is None else {"dtype": dtype}
+    try:
+        model = kind.from_pretrained(place, use_safetensors=True, **options, **(shared if trust_remote_code else {}))
+    except OSError as error:
+        raise ValueError(
+            f"{place!r} has no weights in safetensors form, the only one that is read: {str(error).splitlines()[0]}"
+        ) from error
+    model = model.to(device) if device else model
+    task = _task(model, None, None)
+    return wrap(model.eval(), _processor(place, task, shared), task=task, name=Path(place).name)
+
+
+def _processor(place: str, task: str, options: dict[str, Any]) -> Any:
+    """The tokenizer or processor that a task needs; None when the folder has none, which encoding then says."""
+    import transformers
+
+    kinds = {
+        "image-classification": transformers.AutoImageProcessor,
+        "image-text": transformers.AutoProcessor,
+    }
+    with contextlib.suppress(OSError, ValueError):
+        return kinds.get(task, transformers.AutoTokenizer).from_pretrained(place, **options)
+    return None
+
+
+def _task(model: nn.Module, processor: Any, encode: Any) -> str:
+    """The task of a model, from the head that transformers lists its class under."""
+    if encode is not None:
+        return "module"
+    try:
+        from transformers.models.auto import modeling_auto as auto
+    except ImportError:
+        return "module"
+    heads = {
+        "text-classification": ("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",),
+        "image-classification": ("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",),
+        "seq2seq-lm": ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",),
+        "causal-lm": ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",),
+        "image-text": (
+            "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+            "MODEL_FOR_VISUAL_QUESTION_ANSWERING_MAPPING_NAMES",
+        ),
+    }
+    classes = {parent.__name__ for parent in type(model).__mro__}
+    for task, tables in heads.items():
+        for table in tables:
+            names = getattr(auto, table, {}).values()
+            if classes & {name for entry in names for name in (entry if isinstance(entry, tuple) else (entry,))}:
+                return task
+    return "image-text" if "ImageAndTextRetrieval" in type(model).__name__ else "module"
+
+
+def _logits(outputs: Any) -> Any:
+    if isinstance(outputs, Tensor):
+        return outputs
+    pairs = getattr(outputs, "logits_per_image", None)
+    if pairs is not None:
+        return pairs.diagonal()[:, None]
+    for name in ("logits", "question_answering_score", "prediction_logits"):
+        if getattr(outputs, name, None) is not None:
+            return getattr(outputs, name)
+    return outputs[0] if isinstance(outputs, (tuple, list)) and outputs else None
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_()
+
+
+def _at(need: str) -> At:
+    name = need.split(":", 1)[1]
+    return int(name) if name.lstrip("-").isdigit() else name
+
+
+def _differentiate(
+    trace: Trace, value: Tensor, ats: list[At], sites: dict[At, dict[str, Site]], seen: dict[Site, Tensor], attention: bool
+) -> None:
+    """One backward pass: gradients at the sites and, if asked, of all attention weights, into the trace."""
+    places = [(at, stream, seen[site]) for at in ats for stream, site in sites[at].items()]
+    parts = [part for record in trace.attention for part in record.parts] if attention else []
+    wanted = [tensor for _, _, tensor in places] + parts
+    if not value.requires_grad:
+        raise ValueError("the target does not depend on the inputs in a way that can be differentiated")
+    used = [t for t in wanted if t.requires_grad]
+    by_id = dict(zip(map(id, used), torch.autograd.grad(value.sum(), used, allow_unused=True), strict=True))
+    grads = [torch.zeros_like(t) if by_id.get(id(t)) is None else by_id[id(t)] for t in wanted]
+    for (at, stream, _), grad in zip(places, grads, strict=False):
+        trace.gradients.setdefault(at, {})[stream] = grad
+    rest = iter(grads[len(places) :])
+    if attention:
+        for record in trace.attention:
+            record.gradient_parts = [next(rest) for _ in record.parts]
+
+
+def _patches(pixels: Tensor, batch: Batch, stream: str) -> Tensor:
+    """(batch, height, width) summed into the patches: (batch, token of the image stream)."""
+    item = batch.inputs[0]
+    if item.grid is None:
+        raise ValueError("pixels can only be summed to patches where the input has a grid of patches")
+    rows, columns = item.grid
+    down = (torch.arange(pixels.shape[1]) // max(1, pixels.shape[1] // rows)).clamp(max=rows - 1)
+    across = (torch.arange(pixels.shape[2]) // max(1, pixels.shape[2] // columns)).clamp(max=columns - 1)
+    index = (down[:, None] * columns + across).reshape(-1).to(pixels.device)
+    sums = pixels.new_zeros(len(pixels), rows * columns).index_add_(1, index, pixels.flatten(1))
+    special = torch.tensor([sp for sp, st in zip(item.special, item.streams, strict=True) if st == stream])
+    out = pixels.new_zeros(len(pixels), len(special))
+    out[:, ~special.to(pixels.device)] = sums
+    return out
+
+
+def _kind(item: Input) -> tuple[str, ...]:
+    return (*dict.fromkeys(item.streams), "|", *sorted(item.tensors))
+
+
+def _distinct(item: Input) -> Input:
+    """The input, with one stream grown until no two streams have the same length."""
+    names = tuple(dict.fromkeys(item.streams))
+    while len({item.streams.count(name) for name in names}) < len(names):
+        grown = _grown(item)
+        if grown is None:
+            raise ValueError("two streams of this input have the same length and cannot be told apart")
+        item = grown
+    return item
+
+
+def _grown(item: Input) -> Input | None:
+    """The input with the last token of its last stream of tokens repeated; None when it has no such stream."""
+    names = tuple(dict.fromkeys(item.streams))
+    for name in reversed(names):
+        length = item.streams.count(name)
+        end = max(i for i, stream in enumerate(item.streams) if stream == name) + 1
+        own = [
+            key
+            for key, array in item.tensors.items()
+            if stream_of(key, names) == name and array.ndim >= 1 and len(array) == length and not key.startswith("pixel")
+        ]
+        if own and not any(key.startswith(("visual", "image")) for key in own):
+            tensors = {k: np.concatenate([a, a[-1:]]) if k in own else a for k, a in item.tensors.items()}
+
+            def again(values: Any, end: int = end) -> Any:
+                if isinstance(values, tuple):
+                    return (*values[:end], values[end - 1], *values[end:])
+                return np.insert(values, end, values[end - 1], 0)
+
+            return replace(
+                item,
+                tensors=tensors,
+                **{f: again(getattr(item, f)) for f in ("features", "streams", "special", "words", "offsets", "parts")},
+            )
+    return None
+
+
+def _cut(item: Input, feature: int, streams: tuple[str, ...], tensors: dict[str, np.ndarray]) -> Input:
+    """The input up to a feature."""
+    kept = {f: getattr(item, f)[:feature] for f in ("features", "special", "words", "offsets", "parts")}
+    return replace(item, **kept, streams=streams, tensors=tensors, generated=())
+
+
+def _numbers_from_padding(name: str, module: nn.Module) -> bool:
+    """Position embeddings that count from behind the padding index (RoBERTa, MPNet) take that many tokens less."""
+    return "position" in name and isinstance(module, nn.Embedding) and module.padding_idx is not None
+
+
+def _target_spec(text: Any) -> tuple[str, list[Any]]:
+    """`"contrast('positive', 'negative')"` to its kind and arguments; other texts to themselves."""
+    import ast
+
+    if not isinstance(text, str):
+        return "", []
+    if text in KINDS:
+        return text, []
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id in KINDS and not tree.keywords:
+            return tree.func.id, [ast.literal_eval(argument) for argument in tree.args]
+    except (SyntaxError, ValueError):
+        pass
+    return "", []

@@ -1,0 +1,122 @@
+"""What is explained: scalars of the decision logits, `(logits, batch) -> (batch,)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.types import Target
+
+KINDS = ("logit", "probability", "log_probability", "log_odds", "margin", "contrast")
+Function = Callable[[Tensor, Any], Tensor]
+
+
+def logit(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
+    """z_c"""
+    return _at(logits, index)
+
+
+def probability(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
+    """p_c = softmax(z)_c; with one output, the sigmoid."""
+    return log_probability(logits, index, against).exp()
+
+
+def log_probability(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
+    """log p_c"""
+    if logits.shape[-1] == 1:
+        return torch.nn.functional.logsigmoid(logits[:, 0])
+    return _at(logits.log_softmax(-1), index)
+
+
+def log_odds(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
+    """log p_c / (1 - p_c) = z_c - logsumexp of the others; for two classes, z_1 - z_0 exactly."""
+    if logits.shape[-1] == 1:
+        return logits[:, 0]
+    return _at(logits, index) - _without(logits, index).logsumexp(-1)
+
+
+def margin(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
+    """z_c minus the largest other logit."""
+    return _at(logits, index) - _without(logits, index).amax(-1)
+
+
+def contrast(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
+    """z_c - z_d"""
+    return _at(logits, index) - _at(logits, against)
+
+
+def _at(logits: Tensor, index: Tensor) -> Tensor:
+    return logits.gather(-1, index[:, None])[:, 0]
+
+
+def _without(logits: Tensor, index: Tensor) -> Tensor:
+    return logits.scatter(-1, index[:, None], float("-inf"))
+
+
+_FUNCTIONS = {f.__name__: f for f in (logit, probability, log_probability, log_odds, margin, contrast)}
+
+
+class Aim:
+    """The targets of one batch. Targets left open are fixed to the prediction by the first plain pass."""
+
+    def __init__(self, wanted: Sequence[Target | Function], name_of: Callable[[int], str]) -> None:
+        self.targets: list[Target] = [
+            w if isinstance(w, Target) else Target("function", name=getattr(w, "__name__", "function")) for w in wanted
+        ]
+        self._functions = [None if isinstance(w, Target) else w for w in wanted]
+        self._name_of = name_of
+        self.values: Tensor | None = None  # f(x) of the plain inputs, once known
+
+    @property
+    def fixed(self) -> bool:
+        """No target waits for a prediction."""
+        return self.values is not None
+
+    def fix(self, logits: Tensor, batch: Any) -> None:
+        """Open targets become what these logits of the plain inputs predict; f(x) is kept."""
+        if self.fixed:
+            return
+        best = logits.argmax(-1).tolist()
+        self.targets = [
+            Target(t.kind, b, self._name_of(b), t.against, t.against_name, True)
+            if t.index is None and t.kind != "function"
+            else t
+            for t, b in zip(self.targets, best, strict=True)
+        ]
+        self.values = self(logits.detach(), batch).detach()
+
+    def chosen(self, rows: Sequence[int]) -> Aim:
+        """The targets of these examples, for the batch chosen likewise."""
+        copy = Aim([], self._name_of)
+        copy.targets = [self.targets[row] for row in rows]
+        copy._functions = [self._functions[row] for row in rows]
+        copy.values = None if self.values is None else self.values[list(rows)]
+        return copy
+
+    def __call__(self, logits: Tensor, batch: Any) -> Tensor:
+        """f of every example: (batch,)."""
+        if any(t.index is None and t.kind != "function" for t in self.targets):
+            raise RuntimeError("the target is not fixed yet: run the plain inputs first")
+        index = torch.tensor([t.index or 0 for t in self.targets], device=logits.device)
+        against = torch.tensor([t.against or 0 for t in self.targets], device=logits.device)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        out = logits.new_zeros(len(logits))
+        for kind in dict.fromkeys(t.kind for t in self.targets):
+            here = torch.tensor([t.kind == kind for t in self.targets], device=logits.device)
+            if kind != "function":
+                out = torch.where(here, _FUNCTIONS[kind](logits, index, against), out)
+        for function in {f for f in self._functions if f is not None}:
+            here = torch.tensor([f is function for f in self._functions], device=logits.device)
+            out = torch.where(here, _checked(function, logits, batch), out)
+        return out
+
+
+def _checked(function: Function, logits: Tensor, batch: Any) -> Tensor:
+    value = function(logits, batch)
+    if not isinstance(value, Tensor) or value.shape != logits.shape[:1]:
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"a target function returns one value per example, shape ({len(logits)},), not {got}")
+    return value

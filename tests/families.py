@@ -347,7 +347,7 @@ _image_classifier("swin", "SwinForImageClassification", vit_processor, **SWIN, w
 # --- Language models --------------------------------------------------------------------------------------------------
 
 SLIDING = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
-UNTIED = {"tie_word_embeddings": False}  # with tied random embeddings Gemma mostly repeats its last token
+UNTIED = {"tie_word_embeddings": False}  # else Gemma mostly repeats its last token, and T5 shrinks its logits
 GEMMA = {**GROUPED, **SLIDING, **UNTIED, "query_pre_attn_scalar": 8}
 CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0}  # small enough to be felt
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": {"rope_theta": 10000.0}}

@@ -16,6 +16,7 @@ import pytest
 import transformers as hf
 from PIL import Image
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.levit.image_processing_pil_levit import LevitImageProcessorPil
 from transformers.models.vilt.image_processing_pil_vilt import ViltImageProcessorPil
@@ -83,7 +84,7 @@ def wordpiece() -> hf.PreTrainedTokenizerFast:
 @lru_cache
 def byte_level() -> hf.PreTrainedTokenizerFast:
     """As GPT-2's: no special tokens added."""
-    made, merges = _merges([*("Ġ" + w for w in WORDS), *WORDS, "ful"])
+    made, merges = _merges([*("Ġ" + w for w in WORDS), *WORDS, "ful", "Ã©"])
     vocabulary = _numbered("<|end|>", *sorted(pre_tokenizers.ByteLevel.alphabet()), *made)
     backend = Tokenizer(models.BPE(vocabulary, merges))
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -125,9 +126,25 @@ def clip_text() -> hf.CLIPTokenizer:
     return hf.CLIPTokenizer(vocab=vocabulary, merges=merges)
 
 
-def slow() -> hf.CanineTokenizer:
-    """A tokenizer without offsets: [CLS] characters [SEP]."""
-    return hf.CanineTokenizer()
+def slow(folder: Any) -> BertTokenizerLegacy:
+    """As BERT's, in plain Python: no offsets."""
+    vocabulary = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "a",
+        "the",
+        "cafe",
+        "master",
+        "##ful",
+        "film",
+        "fi",
+        "##lm",
+    ]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary))
+    return BertTokenizerLegacy(str(folder / "vocab.txt"))
 
 
 FAST = {"wordpiece": wordpiece, "byte_level": byte_level, "unigram": unigram, "one_word": one_word, "clip": clip_text}
@@ -316,25 +333,29 @@ def test_every_word_is_found_whole(build: Any) -> None:
     ]
 
 
-def test_without_offsets_pieces_are_searched() -> None:
-    item = text(("a film", "the fil"), slow())
-    assert item.special.nonzero()[0].tolist() == [0, 7, 15]
-    assert [s for s in spans(item) if s] == list("a film") + list("the fil")
-    assert [p for p, s in zip(item.parts, item.special, strict=True) if not s] == ["text"] * 6 + ["pair"] * 7
+def test_without_offsets_pieces_are_searched(tmp_path: Any) -> None:
+    item = text(("Café  Masterful zzz FILM", "the film"), slow(tmp_path))
+    assert item.features == ("[CLS]", "cafe", "master", "##ful", "[UNK]", "film", "[SEP]", "the", "film", "[SEP]")
+    assert spans(item) == [None, "Café", "Master", "ful", None, "FILM", None, "the", "film", None]
+    assert item.parts == ("", *["text"] * 5, "", "pair", "pair", "")
+    assert item.words.tolist() == [-1, 0, 1, 1, 1, 2, -1, 3, 4, -1]
     assert any("no offsets" in note for note in item.notes)
-    assert ["".join(w.split()) for w in groups(item)] == ["a", "film", "the", "fil"]
     check(item)
 
 
-def test_without_offsets_case_and_accents_are_overlooked(tmp_path: Any) -> None:
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cafe", "master", "##ful", "film"]
-    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
-    from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
-
-    item = text("Café Masterful zzz FILM", BertTokenizerLegacy(str(tmp_path / "vocab.txt")))
-    assert item.features[1:-1] == ("cafe", "master", "##ful", "[UNK]", "film")
-    assert spans(item)[1:-1] == ["Café", "Master", "ful", None, "FILM"]
+def test_without_offsets_pieces_are_not_found_where_they_did_not_come_from() -> None:
+    item = text("éé banana", hf.ByT5Tokenizer(extra_ids=0))  # its pieces are bytes, as letters: "é" is "Ã", "©"
+    assert item.features == (*"Ã©Ã©", " ", *"banana", "</s>")
+    assert spans(item) == [None] * 4 + [" ", *"banana", None]
     check(item)
+
+
+@pytest.mark.parametrize("raw", [SENTENCE, *NASTY])
+def test_any_text_keeps_its_places_without_offsets(tmp_path: Any, raw: str) -> None:
+    for tokenizer in (slow(tmp_path), hf.ByT5Tokenizer(extra_ids=0)):
+        check(text(raw, tokenizer))
+        check(text((raw, "the film"), tokenizer))
+        check(text(raw, tokenizer, max_length=6, truncate=True))
 
 
 # --- too long, and what cannot be read --------------------------------------------------------------------------------
@@ -780,7 +801,11 @@ def test_own_encoder() -> None:
     picture_of = np.full((4, 4, 3), 7, np.uint8)
     item = own(
         {
-            "tensors": {"x": torch.ones(3, 2, requires_grad=True), "mask": [1, 1, 1]},
+            "tensors": {
+                "x": torch.ones(3, 2, requires_grad=True),
+                "y": torch.ones(1, dtype=torch.bfloat16),
+                "mask": [1, 1, 1],
+            },
             "features": {"text": ["<s>", "a"], "image": ["region 0", "region 1"]},
             "special": {"text": [True, False]},
             "words": {"text": [-1, 0]},
@@ -812,7 +837,9 @@ def test_own_encoder() -> None:
         ({"special": {"image": [True, True]}}, "'special' as lists by stream, one of 'text'"),
         ({"special": [True, True]}, "'special' as lists by stream"),
         ({"grid": (2, 2)}, "the grid .2, 2. for 2 features"),
-        ({"tensors": {"x": object()}}, "'x' as an array or tensor, but a object came"),
+        ({"tensors": {"x": object()}}, "'x' as numbers in an array or tensor, not object"),
+        ({"tensors": {"x": [[1], [2, 3]]}}, "'x' as numbers in an array or tensor, not list"),
+        ({"tensors": {"x": "text"}}, "'x' as numbers in an array or tensor, not str"),
     ],
 )
 def test_own_encoder_is_checked(change: dict[str, Any], message: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from families import FAMILIES, family, fresh, plain_inputs, plain_logits, plain_outputs
 
 NAMES = list(FAMILIES)

@@ -9,8 +9,8 @@ __version__ = "0.1.0"
 
 # public name -> module; resolved on first use, so that `import whence` loads neither torch nor transformers
 _PUBLIC = {
-    "load": "subject",
-    "wrap": "subject",
+    "load": "loading",
+    "wrap": "loading",
     "Subject": "subject",
     "explain": "api",
     "compare": "api",
@@ -29,8 +29,9 @@ _PUBLIC = {
 
 if TYPE_CHECKING:
     from whence.api import compare, explain, list_methods, list_metrics, list_models
+    from whence.loading import load, wrap
     from whence.registry import Explained, method, metric
-    from whence.subject import Subject, load, wrap
+    from whence.subject import Subject
     from whence.types import Attribution, Comparison, Input, Score, Target
 
 __all__ = [

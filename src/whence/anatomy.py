@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,7 +37,6 @@ class Anatomy:
     blocks: dict[str, list[Site]]  # the state that enters each block, by stream
     deciding: dict[str, int]  # the streams that the output reads, and the number of the attention it reads them after
     connections: tuple[tuple[str, str], ...]  # query and key stream of each attention, in order; "" for windows
-    draws: bool  # the model draws random numbers while it predicts
 
 
 @dataclass(eq=False)
@@ -102,9 +102,7 @@ def dissect(
     lengths = batch.lengths
     if len(set(lengths.values())) < len(lengths):
         raise ValueError("streams of equal length cannot be told apart; probe with other lengths")
-    state = torch.get_rng_state()
     calls, records, paths, outputs = probe(model, batch, run)
-    draws = not torch.equal(state, torch.get_rng_state())
     names = {length: name for name, length in lengths.items()}
 
     def stream(length: int) -> str:
@@ -119,11 +117,11 @@ def dissect(
         by_stream[connections[-1][0] or next(iter(lengths))].append(path)
     blocks: dict[str, list[Site]] = {}
     for name, its in by_stream.items():
-        found = entries(calls, its, lambda t, n=lengths[name]: t.ndim == 3 and n in t.shape[:2])
+        found = entries(calls, its, functools.partial(_spans, lengths[name]))
         if found:
             blocks[name] = [_produced(calls, site, tensor, name) for site, tensor in found]
     roots = {name: site for name in batch.streams if (site := _root(calls, batch, name, embedding))}
-    return Anatomy(roots, blocks, _deciding(records, connections, summary(decide(outputs))), tuple(connections), draws)
+    return Anatomy(roots, blocks, _deciding(records, connections, summary(decide(outputs))), tuple(connections))
 
 
 def summary(logits: Tensor) -> Tensor:
@@ -210,12 +208,15 @@ def entries(
 
 def find_layout(
     model: nn.Module, tensors: dict[str, Tensor], run: Callable[[dict[str, Tensor]], Any], text_length: int = 0
-) -> Layout:
-    """Patch grid and special tokens of an image stream: change one patch of pixels and see which token changes."""
+) -> Layout | None:
+    """Patch grid and special tokens of an image stream: change one patch of pixels and see which token changes.
+
+    None when no attention differs in length from the text: then a text of another length may tell.
+    """
     pixels = tensors["pixel_values"]
     batch = Batch([None], tensors, {})  # type: ignore[list-item]
 
-    def entering(changed: Tensor) -> tuple[Tensor, list[_Call]]:
+    def entering(changed: Tensor) -> tuple[Tensor | None, list[_Call]]:
         calls, records, paths, _ = probe(model, Batch([None], tensors | {"pixel_values": changed}, {}), run)  # type: ignore[list-item]
         image = [
             path
@@ -223,10 +224,12 @@ def find_layout(
             if record.weights.shape[0] != len(batch) or record.weights.shape[2] != text_length
         ]
         if not image:
-            raise ValueError(no_attention(model))
+            return None, calls
         return entries(calls, image, lambda t: t.ndim == 3 and t.shape[1] != text_length)[0][1], calls
 
     plain, calls = entering(pixels)
+    if plain is None:
+        return None
     grid = next(
         (
             tuple(c.output.shape[2:])
@@ -244,7 +247,9 @@ def find_layout(
     rows, columns = grid
     changed = pixels.clone()
     changed[..., : max(1, pixels.shape[-2] // rows), : max(1, pixels.shape[-1] // columns)] += 1.0
-    moved = (entering(changed)[0] != plain).any(-1)[0].nonzero()[:, 0].tolist()
+    after = entering(changed)[0]
+    assert after is not None  # the same model on the same shapes
+    moved = torch.ne(after, plain).any(-1)[0].nonzero()[:, 0].tolist()
     joint = plain.shape[1] > text_length > 0 and bool(moved) and moved[0] >= text_length
     start = moved[0] - (text_length if joint else 0)
     length = plain.shape[1] - (text_length if joint else 0)
@@ -284,8 +289,8 @@ def _root(calls: list[_Call], batch: Batch, stream: str, embedding: str | None) 
 
 
 def _produced(calls: list[_Call], site: Site, tensor: Tensor, stream: str) -> Site:
-    """The site as the output of the module that made the tensor, where there is one: every user of it is then reached."""
-    found = (site.where, site.module, site.call, site.key)
+    """The site as the output of the module that made the tensor, where there is one: all its users are then reached."""
+    found: tuple[str, str, int, str | int] = (site.where, site.module, site.call, site.key)
     for call in calls:
         if call.output is tensor:
             found = ("output", call.name, call.number, -1)
@@ -293,6 +298,10 @@ def _produced(calls: list[_Call], site: Site, tensor: Tensor, stream: str) -> Si
             position = next(i for i, part in enumerate(call.output) if part is tensor)
             found = ("output", call.name, call.number, position)
     return Site(stream, *found, tokens_first=_tokens_first(tensor))
+
+
+def _spans(length: int, state: Tensor) -> bool:
+    return state.ndim == 3 and length in state.shape[:2]
 
 
 def _tokens_first(state: Tensor) -> bool:
@@ -320,5 +329,5 @@ def _put(holder: Any, key: str | int, tensor: Tensor) -> Any:
         args, kwargs = holder
         if isinstance(key, str):
             return args, {**kwargs, key: tensor}
-        return (*args[:key], tensor, *args[key + 1 :]), kwargs
-    return (*holder[:key], tensor, *holder[key + 1 :])
+        return tuple(tensor if i == key else a for i, a in enumerate(args)), kwargs
+    return tuple(tensor if i == key else part for i, part in enumerate(holder))

@@ -74,8 +74,8 @@ class Record:
 class Tap(TorchFunctionMode):
     """While active in this thread, every attention block is recorded in `records`, after `edit` if there is one.
 
-    `edit(record, weights, values)` returns the weights and values to use instead. Of the blocks in `outputs` (numbers, or
-    all of them) the product is kept too, as a leaf of the graph when nothing before it is in one.
+    `edit(record, weights, values)` returns the weights and values to use instead. Of the blocks numbered in `outputs`
+    the product is kept too, as a leaf of the graph when nothing before it is in one.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Tap(TorchFunctionMode):
         self._batch = batch_size
         self._values, self._edit, self._outputs = values, edit, outputs
         self._followed: dict[int, tuple[Tensor, Tensor]] = {}  # id -> (tensor, its last form with four axes, or itself)
-        self._last: tuple[Any, Any, Any, Any] | None = None  # shape, forward call, calling forward, input of the last head
+        self._last: tuple[Any, Any, Any, Any] | None = None  # shape, call, caller, input of the last head
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)

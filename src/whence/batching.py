@@ -78,8 +78,8 @@ class Batch:
 
     def unpadded(self, features: Tensor) -> list[np.ndarray]:
         """(batch, ..., feature) to one array per example, without padding."""
-        arrays = features.detach()
-        arrays = (arrays if arrays.dtype == torch.float64 else arrays.float()).cpu().numpy()
+        wide = features.detach() if features.dtype == torch.float64 else features.detach().float()
+        arrays = wide.cpu().numpy()
         masks = self.mask.cpu().numpy()
         return [np.ascontiguousarray(array[..., mask]) for array, mask in zip(arrays, masks, strict=True)]
 

@@ -321,24 +321,32 @@ def _parts_between(special: Sequence[int], order: list[str]) -> list[str]:
 
 
 def _searched(names: list[str], parts: list[str], texts: dict[str, str]) -> list[tuple[int, int]]:
-    """Without offsets: each piece at its next occurrence in the text, case and accents aside."""
-    folded = {part: "".join(map(_folded, text)) for part, text in texts.items()}
-    ends = dict.fromkeys(texts, 0)
-    spans = []
+    """Without offsets: each piece where it comes next in the text, case and accents aside."""
+    forms = {part: [_by_character(change, text) for change in (str.lower, _bare)] for part, text in texts.items()}
+    ends, spans, lost = dict.fromkeys(texts, 0), [], False
     for name, part in zip(names, parts, strict=True):
-        piece = "".join(map(_folded, name.removeprefix("##").strip() or name))
-        start = folded[part].find(piece, ends[part]) if part else -1
-        spans.append((start, start + len(piece)) if start >= 0 else _NOWHERE)
-        if start >= 0:
-            ends[part] = start + len(piece)
+        piece = _by_character(str.lower, name.removeprefix("##").strip() or name)
+        places = [form.find(piece, ends[part]) for form in forms.get(part, ())]
+        start = min((place for place in places if place >= 0), default=-1)
+        # Only whitespace may be skipped, unless the piece before was not found: the text between may be its own.
+        if start < 0 or (not lost and texts[part][ends[part] : start].strip()):
+            spans.append(_NOWHERE)
+            lost = bool(part)
+        else:
+            ends[part], lost = start + len(piece), False
+            spans.append((start, ends[part]))
     return spans
 
 
-def _folded(character: str) -> str:
-    """A character without case and accent, always one character long, so that places do not move."""
+def _by_character(change: Callable[[str], str], text: str) -> str:
+    """Change each character where that leaves one character, so that places do not move."""
+    return "".join(new if len(new := change(old)) == 1 else old for old in text)
+
+
+def _bare(character: str) -> str:
+    """A lower-case character without its accents."""
     base, *accents = list(unicodedata.normalize("NFD", character))
-    folded = (base if all(map(unicodedata.combining, accents)) else character).lower()
-    return folded if len(folded) == 1 else character
+    return (base if all(map(unicodedata.combining, accents)) else character).lower()
 
 
 def _without_surrogates(text: str) -> str:
@@ -678,8 +686,14 @@ def _check_grid(grid: Any, streams: list[str]) -> None:
 
 
 def _array(key: str, value: Any) -> np.ndarray:
-    """A tensor as numpy, without importing torch."""
-    array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
-    if array.dtype == object:
-        raise ValueError(f"encode= must return {key!r} as an array or tensor, but a {type(value).__name__} came")
+    """A tensor or array as numpy, without importing torch."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = (value.float() if "bfloat16" in str(value.dtype) else value).numpy()  # numpy has no bfloat16
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of unequal lengths
+        array = np.array(None)
+    if array.dtype.kind not in "biufc":
+        raise ValueError(f"encode= must return {key!r} as numbers in an array or tensor, not {type(value).__name__}")
     return array

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,10 @@ from whence.anatomy import Anatomy, Site
 from whence.attention import Edit, Record, Tap
 from whence.batching import Batch, buckets, collate, stream_of
 from whence.hooks import eager, lent
-from whence.registry import suggest
-from whence.targets import KINDS, Aim
-from whence.types import Input, Target
+from whence.targets import Aim, resolve
+from whence.types import Input
 
+Streams = Mapping[str, Tensor]
 At = str | int  # "embeddings", "word", "pixels", or the number of a block
 
 
@@ -62,6 +61,7 @@ class Subject:
         self._anatomies: dict[tuple[str, ...], Anatomy] = {}
         self._layouts: dict[tuple[int, ...], encoding.Layout] = {}
         self._padding: dict[tuple[str, ...], str | None] = {}
+        self._shuffles: bool | None = None  # the model draws the order of its patches; None: not known yet
 
     def __repr__(self) -> str:
         return f"Subject({self.name}, {self.task})"
@@ -94,6 +94,10 @@ class Subject:
         padded = [m.padding_idx for n, m in self.model.named_modules() if _numbers_from_padding(n, m)]
         return min(known) - (max(padded) + 1 if padded else 0) if known else None
 
+    def pieces(self, text: str) -> list[tuple[int, str]]:
+        """The tokens of a text, ids and pieces."""
+        return encoding.pieces(self.processor, text)
+
     def name_of(self, index: int) -> str:
         """The label of a class, or the text of a token."""
         if self.generates:
@@ -105,13 +109,16 @@ class Subject:
         return getattr(self.processor, "tokenizer", self.processor)
 
     @property
-    def _start_token(self) -> int | None:
+    def _start_token(self) -> int:
         config, generation = self.model.config, getattr(self.model, "generation_config", None)
         for holder in (generation, config):
             start = getattr(holder, "decoder_start_token_id", None)
             if start is not None:
                 return int(start)
-        return getattr(config, "bos_token_id", None)
+        start = getattr(config, "bos_token_id", None)
+        if start is None:
+            raise ValueError(f"{self.name} does not say with which token decoding starts; set decoder_start_token_id")
+        return int(start)
 
     # ---- encoding and batching ---------------------------------------------------------------------------------------
 
@@ -168,9 +175,9 @@ class Subject:
             seed=seed,
         )
 
-    def aim(self, wanted: Sequence[Any], batch: Batch | None = None) -> Aim:
+    def aim(self, wanted: Sequence[Any]) -> Aim:
         """The targets of a batch, from what the caller wrote: one entry per example, None for the prediction."""
-        return Aim([self._target(w) for w in wanted], self.name_of)
+        return Aim([resolve(w, self) for w in wanted], self.name_of)
 
     # ---- passes ------------------------------------------------------------------------------------------------------
 
@@ -223,7 +230,7 @@ class Subject:
         """The states at a site when these word embeddings go in, by stream."""
         with lent(self.model), torch.no_grad():
             roots, sites = self.anatomy(batch).roots, self.sites(batch, at)
-            change = {roots[s]: (lambda old, new=state: new.to(old.dtype)) for s, state in words.items()}
+            change = {roots[stream]: functools.partial(_replaced, state) for stream, state in words.items()}
             _, seen = self._forward(batch, set(sites.values()), change)
         return {stream: seen[site] for stream, site in sites.items()}
 
@@ -270,7 +277,12 @@ class Subject:
         return {stream: blocks[number] for stream, blocks in found.blocks.items()}
 
     def _pass(
-        self, batch: Batch, aim: Aim, needs: frozenset[str], change: Mapping[At, Mapping[str, Tensor]], edit: Edit | None
+        self,
+        batch: Batch,
+        aim: Aim,
+        needs: frozenset[str],
+        change: Mapping[At, Streams],
+        edit: Edit | None,
     ) -> Trace:
         """One forward pass with what is asked for switched on, and one backward pass if gradients are."""
         if (change or edit) and not aim.fixed:
@@ -288,7 +300,7 @@ class Subject:
                 changes |= dict.fromkeys(found.roots.values(), _leaf)
             for at, by_stream in change.items():
                 for stream, state in by_stream.items():
-                    changes[sites[at][stream]] = lambda old, new=state: _leaf(new.to(old.dtype))
+                    changes[sites[at][stream]] = functools.partial(_replaced, state, leaf=True)
             ends = set(found.deciding.values()) if found and "deciding" in needs else set()
             tap = Tap(self.model, len(batch), values="values" in needs, edit=edit, outputs=ends) if attention else None
             graph = torch.enable_grad() if changes or ends else torch.no_grad()
@@ -328,19 +340,20 @@ class Subject:
         return self._decision(outputs, batch), {**states, **inputs}
 
     def _call(self, tensors: Mapping[str, Tensor]) -> Any:
-        arguments = dict(tensors)
+        arguments: dict[str, Any] = dict(tensors)
         first = [arguments.pop("input")] if "input" in arguments else []
         if self.generates:
             arguments["use_cache"] = False
-        with _InOrder():
+        if self._shuffles is False:
             return self.model(*first, **arguments)
+        with _InOrder() as order:
+            outputs = self.model(*first, **arguments)
+        self._shuffles = order.used
+        return outputs
 
     def _decision(self, outputs: Any, batch: Batch) -> Tensor:
         """The logits the model decides by: (batch, class); for generated text those at the last position."""
-        if self._output is not None:
-            logits = self._output(outputs)
-        else:
-            logits = _logits(outputs)
+        logits = self._output(outputs) if self._output is not None else _logits(outputs)
         if not isinstance(logits, Tensor):
             raise ValueError(
                 f"no logits were found in the output of {type(self.model).__name__}, a {type(outputs).__name__}; "
@@ -391,8 +404,8 @@ class Subject:
         """The input with the output that greedy decoding gives it."""
         batch = self.batch([item])
         with lent(self.model), torch.no_grad():
-            ids = self.model.generate(**batch.tensors, do_sample=False, num_beams=1)[0].tolist()
-        ids = ids[1:] if ids and ids[0] == self._start_token else ids
+            generate: Any = self.model.generate
+            ids = generate(**batch.tensors, do_sample=False, num_beams=1)[0].tolist()[1:]  # without the start token
         pad = getattr(self._tokenizer, "pad_token_id", None)
         while ids and ids[-1] == pad and pad != getattr(self._tokenizer, "eos_token_id", None):
             ids.pop()
@@ -401,16 +414,21 @@ class Subject:
         return encoding.with_output(item, np.asarray(ids), self.processor, self._start_token)
 
     def _layout(self, item: Input) -> encoding.Layout:
+        """The patches of a picture of this shape, found once."""
         shape = item.tensors["pixel_values"].shape
         if shape not in self._layouts:
-            text = len(item.tensors["input_ids"]) if "input_ids" in item.tensors else 0
-            if text:  # a length that no picture shares
-                grown = {k: np.concatenate([a, a[-1:]]) for k, a in item.tensors.items() if len(a) == text and a.ndim == 1}
-                item, text = replace(item, tensors=item.tensors | grown), text + 1
-            tensors = {k: torch.from_numpy(a)[None].to(self.device) for k, a in item.tensors.items()}
-            tensors = {k: t.to(self.dtype) if t.is_floating_point() else t for k, t in tensors.items()}
-            with lent(self.model), eager(self.model):
-                self._layouts[shape] = anatomy.find_layout(self.model, tensors, self._call, text)
+            arrays = dict(item.tensors)
+            for _ in range(2):
+                text = len(arrays.get("input_ids", ()))
+                tensors = {k: torch.from_numpy(a)[None].to(self.device) for k, a in arrays.items()}
+                tensors = {k: t.to(self.dtype) if t.is_floating_point() else t for k, t in tensors.items()}
+                with lent(self.model), eager(self.model):
+                    layout = anatomy.find_layout(self.model, tensors, self._call, text)
+                if layout is not None:
+                    self._layouts[shape] = layout
+                    return layout
+                arrays |= {k: np.concatenate([a, a[-1:]]) for k, a in arrays.items() if a.shape == (text,)}
+            raise ValueError(anatomy.no_attention(self.model))
         return self._layouts[shape]
 
     def _pad_side(self, inputs: Sequence[Input]) -> str | None:
@@ -435,177 +453,20 @@ class Subject:
                         break
         return self._padding.get(kind)
 
-    def _target(self, wanted: Any) -> Any:
-        """What the caller wrote to a Target: a label first, then an index, a token's text, `kind(...)`, a function."""
-        if wanted is None:
-            return Target()
-        if isinstance(wanted, Target) or callable(wanted):
-            return wanted
-        if isinstance(wanted, bool) or not isinstance(wanted, (str, int, np.integer)):
-            raise ValueError(f"a target is a label, an index, a token's text or a function, not {wanted!r}")
-        known = self._index(wanted)
-        if known is not None:
-            return Target("logit", known, self.name_of(known))
-        kind, arguments = _target_spec(wanted)
-        if kind in KINDS:
-            if len(arguments) != 2 if kind == "contrast" else len(arguments) > 1:
-                count = "two classes or tokens" if kind == "contrast" else "one class or token, or none"
-                raise ValueError(f"the target {kind}(...) takes {count}, and {wanted!r} has {len(arguments)}")
-            indices = [self._known_index(a) for a in arguments]
-            names = [self.name_of(i) for i in indices]
-            if kind == "contrast":
-                return Target(kind, indices[0], names[0], indices[1], names[1])
-            return Target(kind, indices[0], names[0]) if indices else Target(kind)
-        self._known_index(wanted)
-        raise AssertionError("unreachable: an unknown target has raised")
-
-    def _known_index(self, wanted: Any) -> int:
-        index = self._index(wanted)
-        if index is not None:
-            return index
-        if self.generates:
-            pieces = encoding.pieces(self.processor, wanted)
-            shown = ", ".join(repr(piece) for _, piece in pieces)
-            raise ValueError(
-                f"the target {wanted!r} is {len(pieces)} tokens ({shown}), and a target is one; "
-                "give one of them, or explain them all with {'prompt': ..., 'continuation': ...}"
-            )
-        labels = self.labels or ()
-        raise ValueError(f"{wanted!r} is not a label of {self.name}; {suggest(str(wanted), labels)}")
-
-    def _index(self, wanted: Any) -> int | None:
-        """The index of a label, a class number or a single token; None for anything else."""
-        if isinstance(wanted, str) and self.labels and not self.generates and wanted in self.labels:
-            return self.labels.index(wanted)
-        if isinstance(wanted, (int, np.integer)):
-            size = len(self.labels) if self.labels and not self.generates else None
-            if wanted < 0 or (size is not None and wanted >= size):
-                raise ValueError(f"the target index {wanted} is out of range: {self.name} has {size} classes, from 0")
-            return int(wanted)
-        if isinstance(wanted, str) and self.generates:
-            pieces = encoding.pieces(self.processor, wanted)
-            return pieces[0][0] if len(pieces) == 1 else None
-        return None
-
 
 class _InOrder(TorchFunctionMode):
-    """Models that shuffle all their patches (ViLT) keep them in order: the sum is the same, and features have a place."""
+    """A model that shuffles all its patches (ViLT) keeps their order: sums stay the same, and features have a place."""
+
+    used = False
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func is torch.multinomial and out.ndim == 1 and len(out) == len(args[0]) and len(set(out.tolist())) == len(out):
-            return torch.arange(len(out), device=out.device)
+        if func is torch.multinomial and out.shape == args[0].shape:
+            places = torch.arange(out.shape[-1], device=out.device).expand_as(out)
+            if torch.equal(out.sort(-1).values, places):
+                self.used = True
+                return places
         return out
-
-
-def wrap(
-    model: Any,
-    processor: Any = None,
-    *,
-    task: str | None = None,
-    labels: Sequence[str] | None = None,
-    encode: Callable[[Any], dict[str, Any]] | None = None,
-    output: Callable[[Any], Tensor] | None = None,
-    embedding: str | nn.Module | None = None,
-    name: str = "",
-) -> Subject:
-    """A Subject of a model in memory: a Hugging Face model with its tokenizer or processor, or any torch module.
-
-    `encode(raw)` gives a module's own inputs and feature names, `output(outputs)` its logits (batch, class),
-    `embedding` its word embedding where that is not found by itself, `labels` the names of its classes.
-    """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"expected a torch module to wrap, got {type(model).__name__}; whence.load takes names and folders")
-    task = task or _task(model, processor, encode)
-    if task not in encoding.TASKS:
-        raise ValueError(f"unknown task {task!r}; {suggest(task, encoding.TASKS)}")
-    if task == "module" and encode is None:
-        raise ValueError(
-            f"{type(model).__name__} is not a model whose inputs are known; pass encode=function, which turns a raw "
-            "example into the module's tensors and feature names, or task= one of " + ", ".join(encoding.TASKS[:-1])
-        )
-    if isinstance(embedding, nn.Module):
-        embedding = next(n for n, module in model.named_modules() if module is embedding)
-    if labels is None:
-        named = getattr(getattr(model, "config", None), "id2label", None)
-        labels = [str(named[key]) for key in sorted(named)] if named and task not in ("causal-lm", "seq2seq-lm") else None
-    if hasattr(model, "logit_scale") and output is None and task == "image-text":
-        labels = ("similarity",)
-    return Subject(
-        model, processor, task=task, labels=labels, encode=encode, output=output, embedding=embedding, name=name
-    )
-
-
-def load(name: str | Path, *, device: str | None = None, dtype: Any = None, trust_remote_code: bool = False) -> Subject:
-    """A Subject by name: an embedded model, a folder, or a hub id. Weights are read from safetensors only."""
-    import transformers
-
-    place = str(name)
-    if not Path(place).is_dir() and ("\\" in place or place.startswith((".", "/", "~"))):
-        raise FileNotFoundError(f"there is no folder {place!r}; give a folder with config.json, or a hub id")
-    shared = {"trust_remote_code": trust_remote_code}
-    try:
-        config = transformers.AutoConfig.from_pretrained(place, **shared)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{place!r} could not be loaded as a folder or hub id: {str(error).splitlines()[0]}") from error
-    architecture = (getattr(config, "architectures", None) or [""])[0]
-    kind = getattr(transformers, architecture, None)
-    if kind is None and not trust_remote_code:
-        raise ValueError(
-            f"{place!r} names the architecture {architecture!r}, which transformers {transformers.__version__} does not "
-            "have; if its own code may run here, pass trust_remote_code=True"
-        )
-    kind = kind or transformers.AutoModel
-    options = {} if dtype is None else {"dtype": dtype}
-    try:
-        model = kind.from_pretrained(place, use_safetensors=True, **options, **(shared if trust_remote_code else {}))
-    except OSError as error:
-        raise ValueError(
-            f"{place!r} has no weights in safetensors form, the only one that is read: {str(error).splitlines()[0]}"
-        ) from error
-    model = model.to(device) if device else model
-    task = _task(model, None, None)
-    return wrap(model.eval(), _processor(place, task, shared), task=task, name=Path(place).name)
-
-
-def _processor(place: str, task: str, options: dict[str, Any]) -> Any:
-    """The tokenizer or processor that a task needs; None when the folder has none, which encoding then says."""
-    import transformers
-
-    kinds = {
-        "image-classification": transformers.AutoImageProcessor,
-        "image-text": transformers.AutoProcessor,
-    }
-    with contextlib.suppress(OSError, ValueError):
-        return kinds.get(task, transformers.AutoTokenizer).from_pretrained(place, **options)
-    return None
-
-
-def _task(model: nn.Module, processor: Any, encode: Any) -> str:
-    """The task of a model, from the head that transformers lists its class under."""
-    if encode is not None:
-        return "module"
-    try:
-        from transformers.models.auto import modeling_auto as auto
-    except ImportError:
-        return "module"
-    heads = {
-        "text-classification": ("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",),
-        "image-classification": ("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",),
-        "seq2seq-lm": ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",),
-        "causal-lm": ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",),
-        "image-text": (
-            "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES",
-            "MODEL_FOR_VISUAL_QUESTION_ANSWERING_MAPPING_NAMES",
-        ),
-    }
-    classes = {parent.__name__ for parent in type(model).__mro__}
-    for task, tables in heads.items():
-        for table in tables:
-            names = getattr(auto, table, {}).values()
-            if classes & {name for entry in names for name in (entry if isinstance(entry, tuple) else (entry,))}:
-                return task
-    return "image-text" if "ImageAndTextRetrieval" in type(model).__name__ else "module"
 
 
 def _logits(outputs: Any) -> Any:
@@ -620,6 +481,10 @@ def _logits(outputs: Any) -> Any:
     return outputs[0] if isinstance(outputs, (tuple, list)) and outputs else None
 
 
+def _replaced(new: Tensor, old: Tensor, leaf: bool = False) -> Tensor:
+    return _leaf(new.to(old.dtype)) if leaf else new.to(old.dtype)
+
+
 def _leaf(tensor: Tensor) -> Tensor:
     return tensor.detach().requires_grad_()
 
@@ -630,7 +495,12 @@ def _at(need: str) -> At:
 
 
 def _differentiate(
-    trace: Trace, value: Tensor, ats: list[At], sites: dict[At, dict[str, Site]], seen: dict[Site, Tensor], attention: bool
+    trace: Trace,
+    value: Tensor,
+    ats: list[At],
+    sites: dict[At, dict[str, Site]],
+    seen: dict[Site, Tensor],
+    attention: bool,
 ) -> None:
     """One backward pass: gradients at the sites and, if asked, of all attention weights, into the trace."""
     places = [(at, stream, seen[site]) for at in ats for stream, site in sites[at].items()]
@@ -689,7 +559,10 @@ def _grown(item: Input) -> Input | None:
         own = [
             key
             for key, array in item.tensors.items()
-            if stream_of(key, names) == name and array.ndim >= 1 and len(array) == length and not key.startswith("pixel")
+            if stream_of(key, names) == name
+            and array.ndim >= 1
+            and len(array) == length
+            and not key.startswith("pixel")
         ]
         if own and not any(key.startswith(("visual", "image")) for key in own):
             tensors = {k: np.concatenate([a, a[-1:]]) if k in own else a for k, a in item.tensors.items()}
@@ -716,20 +589,3 @@ def _cut(item: Input, feature: int, streams: tuple[str, ...], tensors: dict[str,
 def _numbers_from_padding(name: str, module: nn.Module) -> bool:
     """Position embeddings that count from behind the padding index (RoBERTa, MPNet) take that many tokens less."""
     return "position" in name and isinstance(module, nn.Embedding) and module.padding_idx is not None
-
-
-def _target_spec(text: Any) -> tuple[str, list[Any]]:
-    """`"contrast('positive', 'negative')"` to its kind and arguments; other texts to themselves."""
-    import ast
-
-    if not isinstance(text, str):
-        return "", []
-    if text in KINDS:
-        return text, []
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id in KINDS and not tree.keywords:
-            return tree.func.id, [ast.literal_eval(argument) for argument in tree.args]
-    except (SyntaxError, ValueError):
-        pass
-    return "", []

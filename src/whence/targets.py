@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from whence.registry import suggest
 from whence.types import Target
 
 KINDS = ("logit", "probability", "log_probability", "log_odds", "margin", "contrast")
@@ -120,3 +123,97 @@ def _checked(function: Function, logits: Tensor, batch: Any) -> Tensor:
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"a target function returns one value per example, shape ({len(logits)},), not {got}")
     return value
+
+
+class Namer(Protocol):
+    """What resolving a target needs to know of a Subject."""
+
+    name: str
+    labels: tuple[str, ...] | None
+
+    @property
+    def generates(self) -> bool: ...
+    def name_of(self, index: int) -> str: ...
+    def pieces(self, text: str) -> list[tuple[int, str]]: ...
+
+
+def resolve(wanted: Any, subject: Namer) -> Target | Function:
+    """What the caller wrote to a Target: a label first, then an index, a token's text, `kind(...)`; or a function."""
+    if wanted is None:
+        return Target()
+    if isinstance(wanted, Target) or callable(wanted):
+        return wanted
+    if isinstance(wanted, bool) or not isinstance(wanted, (str, int, np.integer)):
+        raise ValueError(f"a target is a label, an index, a token's text or a function, not {wanted!r}")
+    index = _find(wanted, subject)
+    if index is not None:
+        return Target("logit", index, subject.name_of(index))
+    kind, arguments = _spec(wanted)
+    if not kind:
+        raise _unknown(wanted, subject)
+    if len(arguments) != 2 if kind == "contrast" else len(arguments) > 1:
+        count = "two classes or tokens" if kind == "contrast" else "one class or token, or none"
+        raise ValueError(f"the target {kind}(...) takes {count}, and {wanted!r} has {len(arguments)}")
+    if kind == "margin" and subject.labels is not None and len(subject.labels) == 1:
+        raise ValueError(f"{subject.name} has one output, so there is no runner-up; use the logit")
+    indices = []
+    for argument in arguments:
+        index = _find(argument, subject)
+        if index is None:
+            raise _unknown(argument, subject)
+        indices.append(index)
+    names = [subject.name_of(index) for index in indices]
+    if kind == "contrast":
+        return Target(kind, indices[0], names[0], indices[1], names[1])
+    return Target(kind, indices[0], names[0]) if indices else Target(kind)
+
+
+def _find(wanted: Any, subject: Namer) -> int | None:
+    """The index of a label, a class number or a single token; None for anything else."""
+    labels = subject.labels if not subject.generates else None
+    if isinstance(wanted, (int, np.integer)):
+        if wanted < 0 or (labels and wanted >= len(labels)):
+            size = f"{len(labels)} classes" if labels else "outputs"
+            raise ValueError(f"the target index {wanted} is out of range: {subject.name} has {size}, from 0")
+        return int(wanted)
+    if labels and wanted in labels:
+        return labels.index(wanted)
+    if subject.generates and isinstance(wanted, str):
+        pieces = subject.pieces(wanted)
+        return pieces[0][0] if len(pieces) == 1 else None
+    return None
+
+
+def _unknown(wanted: Any, subject: Namer) -> ValueError:
+    if subject.generates:
+        pieces = subject.pieces(wanted)
+        shown = ", ".join(repr(piece) for _, piece in pieces)
+        return ValueError(
+            f"the target {wanted!r} is {len(pieces)} tokens ({shown}), and a target is one; "
+            "give one of them, or explain them all with {'prompt': ..., 'continuation': ...}"
+        )
+    labels = ", ".join(map(repr, subject.labels or ())) or "none that are known; give an index"
+    near = suggest(str(wanted), subject.labels or ())
+    hint = f"; {near}" if near.startswith("did") else ""
+    return ValueError(f"{wanted!r} is not a label of {subject.name}; its labels are {labels}{hint}")
+
+
+def _spec(text: Any) -> tuple[str, list[Any]]:
+    """`"contrast('positive', 'negative')"` to its kind and arguments; nothing for other texts."""
+    if text in KINDS:
+        return text, []
+    try:
+        tree = ast.parse(str(text).strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return "", []
+    if (
+        not isinstance(tree, ast.Call)
+        or not isinstance(tree.func, ast.Name)
+        or tree.func.id not in KINDS
+        or tree.keywords
+    ):
+        return "", []
+    try:
+        return tree.func.id, [ast.literal_eval(argument) for argument in tree.args]
+    except ValueError:
+        raise ValueError(f"cannot read the target {text!r}; put labels in quotes: {tree.func.id}('label')") from None

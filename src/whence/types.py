@@ -90,17 +90,17 @@ class _Result(_Record):
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{expected} is damaged ({error}); save it again") from None
 
-    def __str__(self) -> str:
+    def __str__(self: Any) -> str:
         from whence import plots
 
         return plots.plain(self)
 
-    def __rich__(self) -> Any:
+    def __rich__(self: Any) -> Any:
         from whence import plots
 
         return plots.coloured(self)
 
-    def to_html(self) -> str:
+    def to_html(self: Any) -> str:
         """A self-contained page."""
         from whence import plots
 
@@ -395,6 +395,8 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, numeric) and isinstance(b, numeric):
         a, b = np.asarray(a), np.asarray(b)
         return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+    if isinstance(a, str) and isinstance(b, str):
+        return a == b
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):
@@ -413,7 +415,9 @@ def _encode(value: Any, where: str) -> Any:
     if isinstance(value, str):
         return value if _is_unicode(value) else {"$text": _to_base64(value.encode("utf-8", "surrogatepass"))}
     if isinstance(value, (np.ndarray, np.generic)):
-        return _encode_array(np.asarray(value), where)
+        return _encode_array(
+            np.asarray(value), where, shape=list(value.shape) if isinstance(value, np.ndarray) else None
+        )
     if isinstance(value, list):
         return [_encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
     if isinstance(value, tuple):
@@ -427,11 +431,11 @@ def _encode(value: Any, where: str) -> Any:
     raise TypeError(f"{where} holds a {type(value).__name__}, which cannot be saved; use arrays and plain values")
 
 
-def _encode_array(array: np.ndarray, where: str) -> dict[str, Any]:
+def _encode_array(array: np.ndarray, where: str, shape: list[int] | None) -> dict[str, Any]:
     kind, size = array.dtype.kind, array.dtype.itemsize
     if kind in "OV":
         raise TypeError(f"{where} is an array of {array.dtype}, which cannot be saved; use numbers or strings")
-    encoded: dict[str, Any] = {"$array": array.dtype.str, "shape": list(array.shape)}
+    encoded: dict[str, Any] = {"$array": array.dtype.str, "shape": shape}
     if array.size <= READABLE and (kind in "biu" or (kind == "f" and size <= 8 and np.isfinite(array).all())):
         return {**encoded, "list": array.ravel().tolist()}
     return {**encoded, "base64": _to_base64(array.tobytes())}
@@ -466,7 +470,7 @@ def _decode_array(value: dict[str, Any]) -> Any:
         array = np.array(value["list"], dtype=dtype)
     else:
         array = np.frombuffer(base64.b64decode(value["base64"]), dtype=dtype).copy()
-    return array.reshape(value["shape"])[()]  # a scalar stays a scalar
+    return array[0] if value["shape"] is None else array.reshape(value["shape"])  # without a shape: a numpy number
 
 
 def _to_base64(data: bytes) -> str:

@@ -49,8 +49,8 @@ def _connections(subject: Subject, trace: Trace) -> list[list[Record]]:
     """For each stream of keys, the blocks through which the deciding streams look at it, first to last."""
     if any(not record.query for record in trace.attention):
         raise ValueError(
-            f"{subject.name} attends within windows, not over the whole sequence, so attention weights cannot be placed "
-            "on its features; use a gradient or perturbation method such as gradient_x_input"
+            f"{subject.name} attends within windows, not over the whole sequence, so attention weights cannot be "
+            "placed on its features; use a gradient or perturbation method such as gradient_x_input"
         )
     groups: dict[str, list[Record]] = {}
     for key in dict.fromkeys(record.key for record in trace.attention):
@@ -59,7 +59,9 @@ def _connections(subject: Subject, trace: Trace) -> list[list[Record]]:
             if found:
                 groups[key] = found
     if not groups:
-        raise ValueError(f"the output of {subject.name} reads no attention that spans its inputs; use a gradient method")
+        raise ValueError(
+            f"the output of {subject.name} reads no attention that spans its inputs; use a gradient method"
+        )
     return list(groups.values())
 
 

@@ -59,9 +59,9 @@ def integrated_gradients(
     """(x - x0) times the mean gradient along the straight path from the baseline x0 to the input x.
 
     Without `steps`, their number doubles until the scores sum to f(x) - f(x0) within `tolerance` of
-    max(|f(x) - f(x0)|, 0.1). Special tokens are kept in the baseline, so they score 0. `baseline` is a token, "zero", an
-    array that is put in place of every state, or a function of the states; by default the first of pad, unknown and mask
-    that the tokenizer has, and zero (the mean colour) for pictures.
+    max(|f(x) - f(x0)|, 0.1). Special tokens are kept in the baseline, so they score 0. `baseline` is a token, "zero",
+    an array that is put in place of every state, or a function of the states; by default the first of pad, unknown and
+    mask that the tokenizer has, and zero (the mean colour) for pictures.
     """
     if steps is not None and steps < (2 if rule == "trapezoid" else 1):
         raise ValueError(f"integrated_gradients: steps must be a positive number (2 for the trapezoid), not {steps}")
@@ -70,25 +70,24 @@ def integrated_gradients(
     base = subject.values_at(batch, target, at, x0)
     gap = subject.values(batch, target) - base
     scores = torch.zeros(batch.mask.shape, dtype=_precision(subject), device=gap.device)
-    pixels: Tensor | None = None
+    details: dict[str, Tensor] = {}  # the map of pixels, where there is one
     used = torch.zeros(len(batch), dtype=torch.long)
     active, count = list(range(len(batch))), steps or 8
     while active:
         part = batch.chosen(active)
-        ends = [{s: t[active] for s, t in ends.items()} for ends in (x0, x)]
-        products = _path(subject, part, target.chosen(active), at, *ends, *_nodes(rule, count))
+        start, end = ({s: t[active] for s, t in ends.items()} for ends in (x0, x))
+        products = _path(subject, part, target.chosen(active), at, start, end, *_nodes(rule, count))
         placed = _placed(subject, part, {stream: p.sum(_width(p)) for stream, p in products.items()})
         scores[active] = placed.scores.to(scores.dtype)
-        if "pixels" in placed.details:
-            pixels = placed.details["pixels"].new_zeros(len(batch), *placed.details["pixels"].shape[1:]) if pixels is None else pixels
-            pixels[active] = placed.details["pixels"]
+        for name, values in placed.details.items():
+            details.setdefault(name, values.new_zeros(len(batch), *values.shape[1:]))[active] = values
         used[active] = count
         error = (scores.sum(1) - gap).abs() / gap.abs().clamp(min=0.1)
         active = [row for row in active if steps is None and error[row] > tolerance]
         if count >= MAX_STEPS:
             break
         count *= 2
-    details = {"steps": used, "completeness_error": error} | ({} if pixels is None else {"pixels": pixels})
+    details |= {"steps": used, "completeness_error": error}
     notes = (f"the completeness error is still above {tolerance} after {MAX_STEPS} steps",) if active else ()
     return Explained(scores, base=base, details=details, notes=notes)
 
@@ -141,9 +140,11 @@ def _baseline(subject: Subject, batch: Batch, at: At, x: Streams, wanted: object
             new = torch.zeros_like(state)
         else:
             new = _token_states(subject, batch, at, stream, state, None if wanted is None else str(wanted))
-        if new.ndim > state.ndim or (new.shape != state.shape and torch.broadcast_shapes(new.shape, state.shape) != state.shape):
-            raise ValueError(f"the baseline has shape {tuple(new.shape)}, which does not fit states {tuple(state.shape)}")
-        new = new.expand_as(state)
+        try:
+            new = new.expand_as(state)
+        except RuntimeError as error:
+            shapes = f"{tuple(new.shape)}, which does not fit states {tuple(state.shape)}"
+            raise ValueError(f"the baseline has shape {shapes}; the axes are batch, token, width") from error
         if state.ndim == 3:
             new = torch.where(batch.special[:, batch.span(stream)].to(state.device)[..., None], state, new)
         x0[stream] = new
@@ -153,7 +154,8 @@ def _baseline(subject: Subject, batch: Batch, at: At, x: Streams, wanted: object
 def _token_states(subject: Subject, batch: Batch, at: At, stream: str, state: Tensor, name: str | None) -> Tensor:
     """The states of a sequence of baseline tokens: their word embeddings, carried on to `at`."""
     known = mask_ids(subject.processor) if subject.processor is not None else {}
-    token = known.get(name) if name else next((known[n] for n in ("pad", "unknown", "mask") if known.get(n) is not None), None)
+    names = [name] if name else ["pad", "unknown", "mask"]
+    token = next((known[n] for n in names if known.get(n) is not None), None)
     if token is None and name:
         raise ValueError(f"the tokenizer of {subject.name} has no {name} token; choose another baseline, as 'zero'")
     words = subject.sites(batch, "word")

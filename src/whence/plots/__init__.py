@@ -44,7 +44,7 @@ def coloured(result: Attribution | Comparison) -> Any:
 def html(result: Attribution | Comparison) -> str:
     """A page that needs nothing else and follows the notebook's colours or the reader's light or dark mode."""
     body = _attribution_html(result) if isinstance(result, Attribution) else _comparison_html(result)
-    head = f'<!doctype html><meta charset="utf-8"><title>whence</title>\n<style>{CSS}</style>'
+    head = f'<!doctype html><meta charset="utf-8"><title>whence</title>\n<style>{_css()}</style>'
     return f'{head}\n<div class="whence">{body}</div>\n'
 
 
@@ -56,6 +56,9 @@ def figure(a: Attribution) -> Any:
         raise ImportError("plot() needs matplotlib, which is not installed; run: pip install whence[plot]") from None
 
     facts = [f"{label}: {text}" for label, text in _facts(a)]
+    if _only_special_beside_picture(a):
+        beside = (f"{printable(a.features[i])} {number(a.scores[i])}" for i in _off_picture(a))
+        facts.append(f"not on the picture: {', '.join(beside)}")
     widths, heights, draw = zip(*_panels(a), strict=True)
     drawn = Figure(figsize=(sum(widths), max(heights) + 0.2 * len(facts)), layout="constrained")
     drawn.suptitle("\n".join(facts), fontsize="small", parse_math=False)
@@ -72,7 +75,7 @@ def _panels(a: Attribution) -> Iterator[tuple[float, float, Callable[[Any], None
     if a.scores.ndim == 2 and others:
         drawn = partial(tokens.draw_matrix, a=a, indices=others, scale=scale)
         yield 5 + 0.35 * len(others), 1.5 + 0.3 * len(a.scores), drawn
-    elif others:
+    elif others and not _only_special_beside_picture(a):
         yield 6.0, 0.8 + 0.24 * len(others), partial(tokens.draw_bars, a=a, indices=others)
 
 
@@ -80,6 +83,12 @@ def _off_picture(a: Attribution) -> list[int]:
     """The features that are shown as tokens."""
     on_picture = set(image.patches(a.input))
     return [i for i in range(len(a.features)) if i not in on_picture]
+
+
+def _only_special_beside_picture(a: Attribution) -> bool:
+    """Whether no bars are needed: a bar alone, on a scale of its own, would look strong whatever it is."""
+    others = _off_picture(a)
+    return a.scores.ndim == 1 and 0 < len(others) < len(a.features) and bool(a.special[others].all())
 
 
 def _pictures(a: Attribution) -> list[tuple[str, np.ndarray]]:
@@ -108,20 +117,22 @@ def _facts(a: Attribution) -> list[tuple[str, str]]:
     broken = int((~np.isfinite(a.scores)).sum())
     if broken:
         facts.append(("warning", f"{broken} of {a.scores.size} scores are not finite"))
-    facts += [("note", note) for note in (*a.notes, *a.input.notes)]
+    facts += [("note", note) for note in dict.fromkeys((*a.notes, *a.input.notes))]
     return [(label, printable(text)) for label, text in facts]
 
 
 def _row_facts(a: Attribution, row: int | None = None) -> list[tuple[str, str]]:
     """f(x), base, residual and scale of one row of scores."""
-    output, base, residual, scores = (
-        value if row is None or value is None else value[row] for value in (a.output, a.base, a.residual, a.scores)
-    )
+    output, base, residual, scores = (_of_row(value, row) for value in (a.output, a.base, a.residual, a.scores))
     facts = [("f(x)", number(output))]
     if base is not None:
         facts.append(("base", number(base)))
     facts += [("residual", _residual_text(residual, scores)), ("scale", _scale_text(scores))]
     return facts
+
+
+def _of_row(value: Any, row: int | None) -> Any:
+    return value if row is None or value is None else value[row]
 
 
 def _residual_text(residual: float | None, scores: np.ndarray) -> str:
@@ -196,15 +207,11 @@ def _comparison_rows(c: Comparison) -> list[tuple[str, list[np.ndarray], list[in
 
 def _footer(c: Comparison, row: int | None) -> Iterator[tuple[str, list[str]]]:
     """What stands below every method's column."""
-
-    def values(name: str) -> list[Any]:
-        given = (getattr(a, name) for a in c)
-        return [value if row is None or value is None else value[row] for value in given]
-
-    scores = values("scores")
+    scores = [_of_row(a.scores, row) for a in c]
     yield "sum", [number(s.sum()) for s in scores]
-    for name, label in (("base", "base"), ("residual", "residual"), ("output", "f(x)")):
-        yield label, ["none" if value is None else number(value) for value in values(name)]
+    for label, name in (("base", "base"), ("residual", "residual"), ("f(x)", "output")):
+        values = (_of_row(getattr(a, name), row) for a in c)
+        yield label, ["none" if value is None else number(value) for value in values]
     yield "largest |score|", [number(largest(s)) for s in scores]
 
 
@@ -314,7 +321,14 @@ def _comparison_table_html(c: Comparison, scores: list[np.ndarray], indices: lis
             )
     for label, values in _footer(c, row):
         lines.append(f'<tr class="foot"><th>{label}</th>{"".join(f"<td>{value}</td>" for value in values)}</tr>')
-    return f'<div class="wide"><table><thead><tr><th>feature</th>{heads}</tr></thead>\n<tbody>{"".join(lines)}</tbody></table></div>'
+    head = f"<thead><tr><th>feature</th>{heads}</tr></thead>"
+    return f'<div class="wide"><table>{head}\n<tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def _css() -> str:
+    """The style sheet, with the colours of the scale."""
+    against, in_favour = (f"rgba({','.join(map(str, c))},{tokens.OPACITY})" for c in (tokens.AGAINST, tokens.FOR))
+    return CSS.replace("AGAINST", against).replace("FOR", in_favour)
 
 
 # Colours are translucent and text inherits its own, so the view is readable in any notebook theme; the first rule
@@ -325,13 +339,13 @@ CSS = """
 .whence h4 { margin: .8em 0 .2em; font-weight: 600; font-size: 1em; opacity: .75 }
 .whence table { border-collapse: separate; border-spacing: 2px; font-variant-numeric: tabular-nums; margin: .4em 0 }
 .whence th { font-weight: 500; text-align: left }
-.whence td { text-align: right; padding: .1em .45em; min-width: 2em; border-radius: 3px; font-size: .92em; background: none }
+.whence td { text-align: right; padding: .1em .45em; min-width: 2em; border-radius: 3px; font-size: .92em }
 .whence .facts th { opacity: .65; padding-right: 1em; vertical-align: top }
 .whence .facts td { text-align: start; padding: 0; font-size: 1em }
 .whence .facts .warning td { font-weight: 600 }
 .whence .tokens { line-height: 1; margin: .6em 0 }
 .whence .tokens span { display: inline-flex; flex-direction: column; align-items: center; margin: 0 1px 7px }
-.whence .tokens b { font-weight: 400; font-size: 1.1em; line-height: 1.3; padding: .1em .3em; border-radius: 3px; white-space: pre }
+.whence .tokens b { font: 400 1.1em/1.3 system-ui, sans-serif; padding: 1px 4px; border-radius: 3px; white-space: pre }
 .whence .tokens small { font-size: .68em; opacity: .7; margin-top: 2px; font-variant-numeric: tabular-nums }
 .whence .special b, .whence th.special { font-style: italic; color: color-mix(in srgb, currentcolor 60%, transparent) }
 .whence .wide { overflow-x: auto }
@@ -347,7 +361,7 @@ CSS = """
 .whence .hidden { background: repeating-linear-gradient(135deg, rgba(128,128,128,.4) 0 2px, transparent 2px 6px) }
 .whence .legend { font-size: .85em; opacity: .85; display: flex; align-items: center; gap: .5em; margin: .3em 0 1em }
 .whence .legend i { display: inline-block; width: 1.4em; height: 1em; border-radius: 3px }
-.whence .legend .bar { width: 11em; background: linear-gradient(90deg, rgba(208,48,48,.65), transparent, rgba(38,110,214,.65)) }
+.whence .legend .bar { width: 11em; background: linear-gradient(90deg, AGAINST, transparent, FOR) }
 .whence .pictures { display: flex; flex-wrap: wrap; gap: 14px; margin: .6em 0 }
 .whence figure { margin: 0; width: 300px }
 .whence figure > div { position: relative }

@@ -18,8 +18,9 @@ LIMITS = (0.1, 0.3, 0.5, 0.75)  # shares of the scale where a shade begins; what
 
 
 def patches(x: Input) -> np.ndarray:
-    """The features that lie on the grid, row by row; none if there is no grid."""
-    found = np.flatnonzero([stream == "image" for stream in x.streams] & ~x.special)
+    """The features that lie on the grid, row by row: those of the image, or all that are not special."""
+    on_image = np.array([stream == "image" for stream in x.streams], dtype=bool)
+    found = np.flatnonzero((on_image if on_image.any() else True) & ~x.special)
     if x.grid is None or not found.size:
         return found[:0]
     if found.size != x.grid[0] * x.grid[1]:
@@ -126,7 +127,8 @@ def picture_html(x: Input) -> str:
     """The picture the model saw."""
     if x.image is None:
         return ""
-    return f'<figure><div><img alt="picture" src="{png(x.image)}"></div><figcaption>what the model saw</figcaption></figure>'
+    img = f'<img alt="what the model saw" src="{png(x.image)}">'
+    return f"<figure><div>{img}</div><figcaption>what the model saw</figcaption></figure>"
 
 
 def overlay_html(a: Attribution, grid: np.ndarray, scale: float, caption: str) -> str:

@@ -16,6 +16,7 @@ from whence.types import Attribution, Input
 
 FOR, AGAINST = (38, 110, 214), (208, 48, 48)  # blue and red: told apart with every common colour blindness
 GREY = (90, 90, 90)  # a weak score on a terminal: readable on dark and light, and never louder than a strong one
+OPACITY = 0.65  # of the strongest score on a page: its colour shows, and dark or light text stays readable on it
 JOINERS = "\u200c\u200d"  # invisible, but part of how Persian words and many emoji are written
 
 
@@ -70,7 +71,7 @@ def css_colour(value: float, scale: float) -> str:
     """A translucent background, so that the page's own text colour stays readable on it; none for a score of 0."""
     share = float(strength(value, scale))
     colour = ",".join(map(str, FOR if value > 0 else AGAINST))
-    return f' style="background:rgba({colour},{0.65 * share:.3f})"' if share else ""
+    return f' style="background:rgba({colour},{OPACITY * share:.3f})"' if share else ""
 
 
 def sections(x: Input, indices: Iterable[int]) -> list[tuple[str, list[int]]]:

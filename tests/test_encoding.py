@@ -347,6 +347,7 @@ def test_without_offsets_pieces_are_not_found_where_they_did_not_come_from() -> 
     item = text("éé banana", hf.ByT5Tokenizer(extra_ids=0))  # its pieces are bytes, as letters: "é" is "Ã", "©"
     assert item.features == (*"Ã©Ã©", " ", *"banana", "</s>")
     assert spans(item) == [None] * 4 + [" ", *"banana", None]
+    assert spans(text("é Ã", hf.ByT5Tokenizer(extra_ids=0)))[:3] == [None, None, " "]
     check(item)
 
 

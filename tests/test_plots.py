@@ -262,12 +262,18 @@ def test_generated_text_shows_for_each_row_what_it_saw():
     a = generated_example()
     blocks = str(a).split("\n\n")[1:]
     assert len(blocks) == 3
-    assert blocks[0].splitlines()[0] == "1. log-probability of 'Pari'"
+    assert blocks[0].splitlines()[0] == "1. Pari (log-probability of 'Pari')"
     assert blocks[0].splitlines()[3].split() == ["the", "capi", "##tal", "is"]
     assert "continuation" not in blocks[0]
     assert blocks[2].splitlines()[-2].split() == ["Pari", "##s"]
     assert f"f(x) {a.output[2]:.4g} · base 0 · residual 0.1 (" in blocks[2]
     assert f"largest |score| {np.abs(a.scores[2]).max():.4g}" in blocks[2]
+
+
+def test_rows_keep_their_names_when_words_are_merged():
+    a = generated_example()
+    assert tokens.row_names(a) == tokens.row_names(a.words()) == ["Pari", "##s", "!"]
+    assert "target  log-probability of 3 generated tokens, one row each" in str(a)
 
 
 def test_a_picture_is_shown_as_a_grid_with_its_strongest_patches():

@@ -240,7 +240,6 @@ def test_equality_is_exact_and_treats_nan_as_equal():
     other_ids = replace(a.input, tensors={**a.input.tensors, "input_ids": a.input.tensors["input_ids"] + 1})
     changes = [
         {"scores": nudged},
-        {"scores": a.scores.astype(np.float32)},
         {"input": other_ids},
         {"target": Target("logit", 0, "positive")},
         {"residual": None},
@@ -250,6 +249,7 @@ def test_equality_is_exact_and_treats_nan_as_equal():
     for change in changes:
         assert replace(a, **change) != a, change
     assert a != "an attribution"
+    assert text_example(scores=np.ones(6)) != text_example(scores=np.ones(6, dtype=np.float32))
     assert replace(a, details={"x": np.arange(2)}) != replace(a, details={"x": [0, 1]})
 
 
@@ -358,7 +358,9 @@ def test_words_never_merge_across_streams():
 
 def test_special_tokens_never_merge():
     x = text_example("ab cd").input
-    x = replace(x, words=np.zeros(4, dtype=int), special=np.array([True, False, False, True]))
+    x = replace(
+        x, words=np.zeros(4, dtype=int), parts=("text",) * 4, offsets=np.array([(0, 0), (0, 2), (3, 5), (5, 5)])
+    )
     assert len(attributed(x).words().features) == 3
 
 

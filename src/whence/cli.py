@@ -10,22 +10,20 @@ import shlex
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 from typer.core import TyperCommand
 
 import whence
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from whence.registry import Record
+from whence import registry
 
 DEFAULT_MODEL: str | None = None  # the embedded model that is used when none is named
 PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -35,7 +33,6 @@ EXAMPLES = """[bold]Examples[/bold]
 whence explain "a masterful film" --model ./my-model
 whence explain cat.png --model ./my-vit --method integrated_gradients --steps 50
 whence compare "a masterful film" -m ./my-model --method attention,gradient
-whence methods integrated_gradients
 
 Exit codes: 0 done, 1 the work failed, 2 the command line cannot be read."""
 EXPLAIN_EXAMPLES = """[bold]Examples[/bold]
@@ -43,14 +40,12 @@ whence explain "a masterful film" --model ./my-model --target positive --words
 whence explain "a masterful film" -m ./my-model --method attention --layer 0
 whence explain "two dogs play" "animals are outside" -m ./my-nli-model
 whence explain '{"prompt": "Paris is", "continuation": " a city"}' -m gpt2
-whence explain cat.png --model ./my-vit --html cat.html
 whence explain - --model ./my-model --json < texts.txt > results.jsonl
 
 Options of the method go here too, as --layer 0; [cyan]whence methods NAME[/cyan] lists them."""
 COMPARE_EXAMPLES = """[bold]Examples[/bold]
 whence compare "a masterful film" -m ./my-model --method attention --method gradient
 whence compare "a masterful film" -m ./my-model --method "attention(layer=0),attention"
-whence compare cat.png -m ./my-vit --method gradient,integrated_gradients --at pixels
 
 An option such as --at goes to every method that takes it; name(option=value) sets it for one."""
 
@@ -60,22 +55,19 @@ class Misuse(Exception):
 
 
 class Command(TyperCommand):
-    """A command that reports a failure in one line and keeps quiet what other libraries print."""
+    """A command that reports a failure in one line."""
 
     def invoke(self, ctx: Any) -> None:
-        debug = ctx.find_root().params.get("debug")
         try:
-            with nullcontext() if debug else _quiet():
-                super().invoke(ctx)
-                sys.stdout.flush()  # a closed pipe shows here, not while Python shuts down
+            super().invoke(ctx)
+            sys.stdout.flush()  # a closed pipe shows here, not while Python shuts down
         except (typer.Exit, BrokenPipeError):
             raise
         except Exception as error:
-            if debug:
+            if ctx.find_root().params["debug"]:
                 raise
             foreseen = isinstance(error, (Misuse, ValueError, TypeError, OSError, ImportError)) and str(error)
-            message = " ".join((str(error) if foreseen else repr(error)).split())
-            typer.echo(f"error: {message}", err=True)
+            typer.echo("error: " + " ".join((str(error) if foreseen else repr(error)).split()), err=True)
             raise typer.Exit(2 if isinstance(error, Misuse) else 1) from error
 
 
@@ -83,24 +75,22 @@ class MethodCommand(Command):
     """A command that takes the options of a method beside its own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        options = [param for param in self.get_params(ctx) if param.param_type_name == "option"]
-        takes_value = {flag: not param.is_flag for param in options for flag in (*param.opts, *param.secondary_opts)}
-        own, ctx.meta[EXTRA] = _split(args, takes_value)
+        options: list[Any] = [param for param in self.get_params(ctx) if param.param_type_name == "option"]
+        own, ctx.meta[EXTRA] = _split(args, {flag: not param.is_flag for param in options for flag in param.opts})
         return super().parse_args(ctx, own)
 
 
 app = typer.Typer(
-    help="Where a transformer's prediction came from, and how far that answer can be trusted.",
-    epilog=EXAMPLES,
-    rich_markup_mode="rich",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    epilog=EXAMPLES, rich_markup_mode="rich", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line, with results on stdout and no advice from the libraries below."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
     for stream in (sys.stdout, sys.stderr):  # a character that the terminal lacks is escaped, and stops nothing
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     app(prog_name="whence")
@@ -112,57 +102,44 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _writable(path: Path | None) -> Path | None:
-    """Refuse a file that has no folder before the work is done, not after."""
-    if path is not None and not path.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {str(path.parent)!r} to write into")
-    return path
-
-
 EXPLAIN = "Say which parts of the input a prediction came from."
 COMPARE = "Set several methods beside each other, on one input and one target."
 SPEC = "A name, or name(option=value); [cyan]whence methods[/cyan] lists them. To compare, repeat it or use commas."
-INPUT = (
-    'A text; a picture file; a JSON object with named parts, as {"text": "...", "pair": "..."}; '
-    "or - to read one of these per line from stdin."
-)
-PAIR = "The second part: a pair, continuation, output, or the text that goes with a picture."
+INPUT = 'A text, a picture file, or named parts as {"text": "...", "pair": "..."}; - reads one per line from stdin.'
 TARGET = "A label, class number or token, or a kind of them, as \"log_odds('positive')\"; default: the prediction."
-
-InputText = Annotated[str, typer.Argument(metavar="INPUT", help=INPUT, show_default=False)]
-Pair = Annotated[str | None, typer.Argument(metavar="[PAIR]", help=PAIR)]
+InputText = Annotated[str, typer.Argument(help=INPUT, show_default=False)]
+Pair = Annotated[str | None, typer.Argument(help="The second part: pair, continuation, output or text.")]
 Model = Annotated[str | None, typer.Option("--model", "-m", envvar="WHENCE_MODEL", help="A name, folder or hub id.")]
-Method = Annotated[list[str] | None, typer.Option("--method", help=SPEC)]
+Method = Annotated[list[str] | None, typer.Option("--method", metavar="SPEC", help=SPEC)]
 Target = Annotated[str | None, typer.Option("--target", help=TARGET)]
 Words = Annotated[bool, typer.Option("--words", help="Merge pieces into words.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-JsonLines = Annotated[bool, typer.Option("--json", help="Print what --save writes, a line per input.")]
-Html = Annotated[Path | None, typer.Option("--html", dir_okay=False, callback=_writable, help="Write a web page.")]
-Save = Annotated[Path | None, typer.Option("--save", dir_okay=False, callback=_writable, help="Write a JSON file.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON: of results, one line each, as --save writes them.")]
+Html = Annotated[Path | None, typer.Option("--html", help="Write a web page; numbered when there are several inputs.")]
+Save = Annotated[Path | None, typer.Option("--save", help="Write a JSON file; numbered likewise.")]
 Seed = Annotated[int, typer.Option("--seed", help="For methods that draw random numbers.")]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Cut a text that is too long for the model.")]
 BatchSize = Annotated[int | None, typer.Option("--batch-size", min=1, help="Inputs in one pass.")]
 Device = Annotated[str | None, typer.Option("--device", help="Where the model runs, as cpu or cuda:0.")]
 Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show where errors happen and what other libraries print.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error happened.")]
 
 
 @app.callback()
 def _global_options(version: Version = False, debug: Debug = False) -> None:
-    pass
+    """Where a transformer's prediction came from, and how far that answer can be trusted."""
 
 
-@app.command("explain", help=EXPLAIN, epilog=EXPLAIN_EXAMPLES, cls=MethodCommand)
 @app.command("compare", help=COMPARE, epilog=COMPARE_EXAMPLES, cls=MethodCommand)
+@app.command("explain", help=EXPLAIN, epilog=EXPLAIN_EXAMPLES, cls=MethodCommand)
 def _answer(
     ctx: typer.Context,
     input: InputText,
     pair: Pair = None,
-    model: Model = None,
+    model: Model = DEFAULT_MODEL,
     method: Method = None,
     target: Target = None,
     words: Words = False,
-    as_json: JsonLines = False,
+    as_json: Json = False,
     html: Html = None,
     save: Save = None,
     seed: Seed = 0,
@@ -170,45 +147,36 @@ def _answer(
     batch_size: BatchSize = None,
     device: Device = None,
 ) -> None:
+    if model is None:
+        raise Misuse("no model was named; name a model with --model (a folder or hub id), or set WHENCE_MODEL")
+    for path in (html, save):
+        if path and not path.parent.is_dir():
+            raise Misuse(f"there is no folder {str(path.parent)!r} to write into; make it, or name another")
     run = _question(ctx, [spec for text in method or () for spec in _specs(text)])
     raws = _inputs(input, pair)
-    name = model or DEFAULT_MODEL
-    if name is None:
-        raise Misuse("no model was named; name a model with --model (a folder or hub id), or set WHENCE_MODEL")
-    subject = whence.load(name, device=device)
-    found = run(
-        subject,
-        raws,
-        target=_target(subject, target),
-        seed=seed,
-        batch_size=batch_size,
-        truncate=truncate,
-        progress=isinstance(raws, list) and len(raws) > 1 and sys.stderr.isatty(),
-    )
+    subject = whence.load(model, device=device)
+    watched = isinstance(raws, list) and len(raws) > 1 and sys.stderr.isatty()
+    settings = {"seed": seed, "batch_size": batch_size, "truncate": truncate, "progress": watched}
+    found = run(subject, raws, target=_aim(subject, target), **settings)
     results = found if isinstance(found, list) else [found]
-    for number, result in enumerate(map(_in_words, results) if words else results, 1):
-        _show(result, as_json, first=number == 1)
-        suffix = f"-{number}" if len(results) > 1 else ""
-        if html:
-            html.with_stem(html.stem + suffix).write_text(result.to_html(), encoding="utf-8")
-        if save:
-            result.save(save.with_stem(save.stem + suffix))
+    if words and ctx.info_name == "explain":
+        results = [attribution.words() for attribution in results]
+    elif words:
+        results = [whence.Comparison(tuple(a.words() for a in comparison)) for comparison in results]
+    _give(results, as_json, html, save)
 
 
 @app.command(cls=Command)
 def methods(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show all about this method.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show all about this method.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the methods, or show one with its options and an example."""
-    from whence import registry
-
     records = whence.list_methods() if name is None else [registry.find("method", name)]
     if as_json:
-        facts = [_facts(record) for record in records]
-        typer.echo(json.dumps(facts if name is None else facts[0], indent=2, default=repr))
+        typer.echo(json.dumps([_facts(record) for record in records], indent=2, default=repr))
     elif name is None:
-        _console().print(_overview(records))
+        _print_table("method", "family", "scores are", "what they say", rows=map(_row, records))
     else:
         _show_method(records[0])
 
@@ -218,19 +186,15 @@ def models(as_json: Json = False) -> None:
     """List the models that ship with whence."""
     found = whence.list_models()
     if as_json:
-        typer.echo(json.dumps(found, indent=2, default=str))
+        typer.echo(json.dumps(found, indent=2))
     elif found:
-        _console().print(_table(list(found[0]), [[str(value) for value in model.values()] for model in found]))
+        _print_table(*found[0], rows=(map(str, model.values()) for model in found))
     else:
-        typer.echo("No models ship with this version of whence; name your own folder or a hub id:")
-        typer.echo('  whence explain "a masterful film" --model ./my-model')
-
-
-# --- what is asked for ----------------------------------------------------------------------------------------------
+        typer.echo("No models ship with this version of whence; use --model with your own folder or a hub id.")
 
 
 def _split(args: Sequence[str], takes_value: dict[str, bool]) -> tuple[list[str], list[tuple[str, str]]]:
-    """A command's own arguments, and the options that are not its own with their values."""
+    """A command's own arguments, and the options that are not its own: each with the text after it, else True."""
     own: list[str] = []
     extra: list[tuple[str, str]] = []
     rest = deque(args)
@@ -243,25 +207,11 @@ def _split(args: Sequence[str], takes_value: dict[str, bool]) -> tuple[list[str]
             own.append(arg)
             if takes_value.get(flag) and not equals and rest:
                 own.append(rest.popleft())
-        elif equals:
-            extra.append((flag, value))
-        elif rest and not rest[0].startswith("--") and rest[0] not in takes_value and not _is_switch(flag):
+        elif not equals and rest and not rest[0].startswith("--") and rest[0] not in takes_value:
             extra.append((flag, rest.popleft()))
         else:
-            extra.append((flag, "True"))
+            extra.append((flag, value if equals else "True"))
     return own, extra
-
-
-def _is_switch(flag: str) -> bool:
-    """Whether the option is one of True or False, so that the text after it is the input."""
-    from whence import registry
-
-    options = (record.options.get(_option(flag)) for record in registry.records("method"))
-    return any(option is not None and option.annotation is bool for option in options)
-
-
-def _option(flag: str) -> str:
-    return flag[2:].replace("-", "_")
 
 
 def _flag(option: str) -> str:
@@ -269,54 +219,53 @@ def _flag(option: str) -> str:
 
 
 def _question(ctx: typer.Context, specs: list[str]) -> Callable[..., Any]:
-    """`explain` or `compare` with its methods filled in."""
+    """`explain` or `compare`, with its methods and their options filled in."""
     from whence.api import DEFAULT_METHOD
 
-    if ctx.info_name == "compare":
-        if not specs:
-            raise Misuse("compare needs methods, and none was named; use --method attention --method gradient")
-        written = [f"{record.name}(**{options!r})" for record, options in _resolved(ctx, specs)]
-        return partial(whence.compare, methods=written)
-    if len(specs) > 1:
-        raise Misuse(f"explain takes one method, and {len(specs)} were named; use whence compare")
-    [(record, options)] = _resolved(ctx, specs or [DEFAULT_METHOD])
-    return partial(whence.explain, method=record.name if specs else None, **options)
+    if ctx.info_name == "explain":
+        if len(specs) > 1:
+            raise Misuse(f"explain takes one method, and {len(specs)} were named; use whence compare")
+        [(record, options)] = _resolved(ctx, specs or [DEFAULT_METHOD])
+        return partial(whence.explain, method=record.name if specs else None, **options)
+    if not specs:
+        raise Misuse("compare needs methods, and none was named; use --method attention --method gradient")
+    methods = [
+        f"{record.name}({', '.join(f'{name}={value!r}' for name, value in options.items())})"
+        for record, options in _resolved(ctx, specs)
+    ]
+    return partial(whence.compare, methods=methods)
 
 
-def _resolved(ctx: typer.Context, specs: Sequence[str]) -> list[tuple[Record, dict[str, Any]]]:
+def _resolved(ctx: typer.Context, specs: Sequence[str]) -> list[tuple[registry.Record, dict[str, Any]]]:
     """Every method with the options of its spec and those of the command line that it takes."""
-    from whence import registry
-
-    resolved = [registry.resolve("method", spec) for spec in specs]
+    records = [registry.find("method", registry.parse(spec)[0]) for spec in specs]
+    given: list[dict[str, Any]] = [{} for _ in specs]
     for flag, text in ctx.meta[EXTRA]:
-        takers = [(record, options) for record, options in resolved if _option(flag) in record.options]
-        if not takers:
-            known = {name for param in ctx.command.params for name in param.opts if name.startswith("--")}
-            known |= {_flag(name) for record, _ in resolved for name in record.options}
-            names = " nor ".join(dict.fromkeys(record.name for record, _ in resolved))
-            message = f"neither {ctx.info_name} nor {names} has the option {flag!r}"
-            raise Misuse(f"{message}; {registry.suggest(flag, known)}")
-        for record, options in takers:
-            if _option(flag) in options:
-                raise Misuse(f"{record.name} is given the option {flag!r} twice; give it once")
-            options[_option(flag)] = _value(record, _option(flag), text)
-    return resolved
+        name = flag[2:].replace("-", "_")
+        if not any(name in record.options for record in records):
+            raise Misuse(_unknown(ctx, flag, name, records))
+        for record, options in zip(records, given, strict=True):
+            options |= {name: _value(record, name, text)} if name in record.options else {}
+    return [registry.resolve("method", spec, options) for spec, options in zip(specs, given, strict=True)]
 
 
-def _value(record: Record, option: str, text: str) -> Any:
-    """The text as a Python literal, or as it stands where the option takes that."""
-    from whence import registry
+def _unknown(ctx: typer.Context, flag: str, name: str, records: Sequence[registry.Record]) -> str:
+    """What is wrong with an option that neither the command nor its methods take."""
+    names = " nor ".join(dict.fromkeys(record.name for record in records))
+    owners = [record.name for record in registry.records("method") if name in record.options]
+    known = {own for param in ctx.command.params for own in param.opts if own.startswith("--")}
+    known |= {_flag(option) for record in records for option in record.options}
+    hint = f"it is an option of {', '.join(owners)}" if owners else registry.suggest(flag, known)
+    return f"neither whence {ctx.info_name} nor {names} has the option {flag!r}; {hint}"
 
-    value: Any = text
-    with suppress(ValueError, SyntaxError):
+
+def _value(record: registry.Record, option: str, text: str) -> Any:
+    """The text as a Python literal, or as it stands where the option takes only that."""
+    with suppress(ValueError, TypeError, SyntaxError):
         value = ast.literal_eval(text)
-    value = list(value) if isinstance(value, tuple) else value  # 0,1 on the command line is a list
-    try:
+        value = list(value) if isinstance(value, tuple) else value  # 0,1 on the command line is a list
         return registry.validate(record, {option: value})[option]
-    except ValueError:
-        with suppress(ValueError):
-            return registry.validate(record, {option: text})[option]
-        raise
+    return registry.validate(record, {option: text})[option]
 
 
 def _specs(text: str) -> list[str]:
@@ -332,7 +281,7 @@ def _specs(text: str) -> list[str]:
 def _inputs(text: str, pair: str | None) -> Any:
     """What the arguments name: one raw input, or a list with one per line of stdin."""
     if text != "-":
-        return _raw(text) if pair is None else (_picture_or_text(text), _picture_or_text(pair))
+        return _raw(text) if pair is None else (_raw(text), _raw(pair))
     if pair is not None:
         raise Misuse('a PAIR goes with one INPUT, not with "-"; write lines such as {"text": "...", "pair": "..."}')
     lines = [_raw(line.removesuffix("\n")) for line in sys.stdin]
@@ -342,118 +291,69 @@ def _inputs(text: str, pair: str | None) -> Any:
 
 
 def _raw(text: str) -> Any:
+    """A JSON object has named parts; the name of a picture that exists is a path; all else is text."""
     if text.lstrip().startswith("{"):
         with suppress(ValueError):
-            return json.loads(text)  # an input with named parts
-    return _picture_or_text(text)
-
-
-def _picture_or_text(text: str) -> str | Path:
+            return json.loads(text)
     return Path(text) if text.lower().endswith(PICTURES) and os.path.isfile(text) else text
 
 
-def _target(subject: whence.Subject, text: str | None) -> str | int | None:
-    """Digits that are no label are a class number; a model that generates has tokens of digits."""
-    if text is None or subject.generates or not text.isdecimal() or text in (subject.labels or ()):
-        return text
-    return int(text)
+def _aim(subject: whence.Subject, target: str | None) -> str | int | None:
+    """Digits that are no label are a class number; where tokens are generated, they are a token."""
+    if target is None or not target.isdecimal() or subject.generates or target in (subject.labels or ()):
+        return target
+    return int(target)
 
 
-# --- what is shown --------------------------------------------------------------------------------------------------
-
-
-def _in_words(result: Any) -> Any:
-    if isinstance(result, whence.Comparison):
-        return whence.Comparison(tuple(attribution.words() for attribution in result))
-    return result.words()
-
-
-def _show(result: Any, as_json: bool, first: bool) -> None:
-    """One result on stdout: JSON, in colour on a terminal, else plain; a blank line before the next."""
+def _give(results: Sequence[Any], as_json: bool, html: Path | None, save: Path | None) -> None:
+    """Print every result, as JSON, coloured on a terminal, else plain; write the files."""
     from whence.types import VERSION
 
-    if as_json:
-        typer.echo(json.dumps({"format": "whence", "version": VERSION, **result.to_dict()}))
-        return
-    console = _console()
-    typer.echo("" if first else "\n", nl=False)
-    console.print(result) if console.is_terminal else typer.echo(str(result))
+    console = Console()
+    for number, result in enumerate(results, 1):
+        if as_json:
+            typer.echo(json.dumps({"format": "whence", "version": VERSION, **result.to_dict()}))
+        elif console.is_terminal:
+            console.print(result)
+        else:
+            typer.echo(str(result))
+        if not as_json and number < len(results):
+            typer.echo()
+        suffix = f"-{number}" if len(results) > 1 else ""
+        if html:
+            html.with_stem(html.stem + suffix).write_text(result.to_html(), encoding="utf-8")
+        if save:
+            result.save(save.with_stem(save.stem + suffix))
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=120)
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+def _print_table(*columns: str, rows: Iterable[Iterable[str]]) -> None:
+    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2))
     for row in rows:
-        table.add_row(*row)
-    return table
+        table.add_row(*map(Text, row))  # texts, since cells may hold square brackets
+    Console().print(table)
 
 
-def _overview(records: Sequence[Record]) -> Table:
-    """A row per method; needs and paper stand below the summary, so that it fits a narrow terminal."""
-    from rich.markup import escape
-
-    rows = []
-    for record in records:
-        promises = [name for name in ("complete", "signed") if getattr(record, name)]
-        needs = ", ".join(need.partition(":")[0] for need in record.needs) or "only outputs"
-        about = f"{escape(record.summary)}\n[dim]needs {needs}; {record.paper or 'no paper'}[/dim]"
-        rows.append((f"[bold]{record.name}[/bold]", record.family, ", ".join(promises) or "unsigned", about))
-    return _table(("method", "family", "scores are", "what they say"), rows)
+def _row(record: registry.Record) -> tuple[str, ...]:
+    """Needs and paper stand below the summary, so that the table fits a narrow terminal."""
+    promises = "complete, signed" if record.complete else "signed" if record.signed else "unsigned"
+    needs = ", ".join(need.partition(":")[0] for need in record.needs) or "nothing"
+    return record.name, record.family, promises, f"{record.summary}\nneeds {needs}; {record.paper or 'no paper'}\n"
 
 
-def _show_method(record: Record) -> None:
-    """All about one method, with an example that can be copied."""
-    from rich.markup import escape
-
-    console = _console()
-    promises = ["scores sum to f(x) - f(baseline)"] * record.complete
-    promises += ["scores for and against" if record.signed else "scores without sign"]
-    console.print(f"[bold]{record.name}[/bold]  {record.family}; {', '.join(promises)}; {record.paper}")
-    for paragraph in (inspect.getdoc(record.function) or "").split("\n\n"):
-        console.print("\n" + paragraph if "\n " in paragraph else "\n" + " ".join(paragraph.split()), markup=False)
-    options = record.options.values()
-    rows = [(_flag(option.name), escape(option.takes), escape(repr(option.default))) for option in options]
-    console.print("", _table(("option", "takes", "default"), rows) if rows else "It has no options.", "")
-    console.print(f"Works on {', '.join(record.tasks)} models.\n")
-    example = ["whence", "explain", "a masterful film", "--model", "./my-model", "--method", record.name]
-    if "text-classification" not in record.tasks and "image-classification" in record.tasks:
-        example[2] = "cat.png"
-    shown = next((option for option in options if option.default is not None), None)
-    example += [_flag(shown.name), str(shown.default)] if shown else []
-    console.print(shlex.join(example), style="cyan", markup=False, soft_wrap=True)
+def _show_method(record: registry.Record) -> None:
+    """All about one method, with an example to copy."""
+    typer.echo(f"{record.name} ({record.family}; {record.paper or 'no paper'})\n")
+    typer.echo(f"{inspect.getdoc(record.function)}\n\nWorks on: {', '.join(record.tasks)}.")
+    options = list(record.options.values())
+    if options:
+        _print_table("option", "takes", "default", rows=[(_flag(o.name), o.takes, repr(o.default)) for o in options])
+    text = "a masterful film" if "text-classification" in record.tasks else "cat.png"
+    example = ["whence", "explain", text, "--model", "./my-model", "--method", record.name]
+    example += next(([_flag(o.name), str(o.default)] for o in options if o.default is not None), [])
+    typer.echo(shlex.join(example))
 
 
-def _facts(record: Record) -> dict[str, Any]:
+def _facts(record: registry.Record) -> dict[str, Any]:
     names = ("name", "family", "summary", "paper", "complete", "signed", "needs", "tasks")
     options = [{"name": o.name, "takes": o.takes, "default": o.default} for o in record.options.values()]
     return {name: getattr(record, name) for name in names} | {"options": options}
-
-
-# --- quiet and errors -----------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the bars, advice and warnings of the libraries below."""
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()

@@ -22,6 +22,7 @@ from whence.targets import Aim, resolve
 from whence.types import Input
 
 Streams = Mapping[str, Tensor]
+MAX_GENERATED = 256  # tokens of greedy decoding
 At = str | int  # "embeddings", "word", "pixels", or the number of a block
 
 
@@ -402,15 +403,19 @@ class Subject:
 
     def _decoded(self, item: Input) -> Input:
         """The input with the output that greedy decoding gives it."""
-        batch = self.batch([item])
+        generate: Any = self.model.generate
+        settings: Any = getattr(self.model, "generation_config", None)
+        limits = [getattr(settings, name, None) for name in ("max_new_tokens", "max_length")]
+        # transformers stops at 20 tokens where the model does not say; that cuts ordinary sentences
+        longer = {} if any(limit not in (None, 20) for limit in limits) else {"max_new_tokens": MAX_GENERATED}
         with lent(self.model), torch.no_grad():
-            generate: Any = self.model.generate
-            ids = generate(**batch.tensors, do_sample=False, num_beams=1)[0].tolist()[1:]  # without the start token
-        pad = getattr(self._tokenizer, "pad_token_id", None)
-        while ids and ids[-1] == pad and pad != getattr(self._tokenizer, "eos_token_id", None):
-            ids.pop()
-        if not ids:
-            raise ValueError(f"{self.name} generated nothing for {str(item.raw)[:60]!r}; give an output to explain")
+            ids = generate(**self.batch([item]).tensors, do_sample=False, num_beams=1, **longer)[0].tolist()
+        ids = ids[1:]  # the start token
+        end = getattr(self._tokenizer, "eos_token_id", None)
+        if end in ids:
+            ids = ids[: ids.index(end) + 1]
+        else:
+            item = replace(item, notes=(*item.notes, f"decoding was stopped after {len(ids)} tokens"))
         return encoding.with_output(item, np.asarray(ids), self.processor, self._start_token)
 
     def _layout(self, item: Input) -> encoding.Layout:

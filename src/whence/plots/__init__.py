@@ -12,7 +12,7 @@ import numpy as np
 
 from whence.plots import image, tokens
 from whence.plots.tokens import largest, number, printable, signed
-from whence.types import Attribution, Comparison, Target
+from whence.types import Attribution, Comparison
 
 WIDTH = 100  # of plain text; a wider table takes what it needs
 
@@ -24,9 +24,7 @@ def plain(result: Attribution | Comparison) -> str:
     from rich.table import Table
 
     shown, file = coloured(result), io.StringIO()
-    console = Console(
-        file=file, width=10_000, color_system=None, force_terminal=False, force_jupyter=False, legacy_windows=False
-    )
+    console = Console(file=file, width=10_000, color_system=None, force_jupyter=False, legacy_windows=False)
     tables = [part for part in shown.renderables if isinstance(part, Table) and part.show_header]
     console.width = max([WIDTH, *(Measurement.get(console, console.options, part).maximum for part in tables)])
     console.print(shown)
@@ -99,21 +97,18 @@ def _pictures(a: Attribution) -> list[tuple[str, np.ndarray]]:
     return [("", grids)] if grids.ndim == 2 else list(zip(tokens.row_names(a), grids, strict=True))
 
 
-def _targets(a: Attribution) -> tuple[Target, ...]:
-    return a.target if isinstance(a.target, tuple) else (a.target,)
-
-
-def _target_text(target: Target) -> str:
-    return f"{target}, as the model predicts" if target.predicted else str(target)
+def _target_text(a: Attribution) -> str:
+    targets = tokens.row_targets(a)
+    if a.scores.ndim == 2:
+        kinds = {x.name if x.kind == "function" else x.kind.replace("_", "-") for x in targets}
+        return f"{', '.join(sorted(kinds))} of {len(a.scores)} generated tokens, one row each"
+    return f"{targets[0]}, as the model predicts" if targets[0].predicted else str(targets[0])
 
 
 def _facts(a: Attribution) -> list[tuple[str, str]]:
     """What every view says before it shows scores."""
-    facts = [("method", a.method)]
-    if a.scores.ndim == 2:
-        facts += [("target", f"{len(a.scores)} generated tokens, one row each"), ("scale", _scale_text(a.scores))]
-    else:
-        facts += [("target", _target_text(_targets(a)[0])), *_row_facts(a)]
+    facts = [("method", a.method), ("target", _target_text(a))]
+    facts += _row_facts(a) if a.scores.ndim == 1 else [("scale", _scale_text(a.scores))]
     broken = int((~np.isfinite(a.scores)).sum())
     if broken:
         facts.append(("warning", f"{broken} of {a.scores.size} scores are not finite"))
@@ -166,11 +161,11 @@ def _attribution_parts(a: Attribution) -> Iterator[Any]:
     scale, others, pictures = largest(a.scores), _off_picture(a), _pictures(a)
     rows = a.scores.reshape(-1, len(a.features))
     visible = a.visible.reshape(rows.shape)
+    names, targets = tokens.row_names(a), tokens.row_targets(a)
     for row, scores in enumerate(rows):
         yield Text()
         if a.scores.ndim == 2:
-            target = _target_text(_targets(a)[row if isinstance(a.target, tuple) else 0])
-            yield Text(f"{row + 1}. {printable(target)}", style="bold")
+            yield Text(f"{row + 1}. {names[row]} ({printable(str(targets[row]))})", style="bold")
             yield Text(
                 " · ".join(text if label == "scale" else f"{label} {text}" for label, text in _row_facts(a, row)),
                 style="dim",
@@ -182,10 +177,9 @@ def _attribution_parts(a: Attribution) -> Iterator[Any]:
 
 
 def _comparison_facts(c: Comparison) -> list[tuple[str, str]]:
-    first = c[0]
-    facts = [("target", f"{len(first.scores)} generated tokens, a table each")]
-    if first.scores.ndim == 1:
-        facts = [("target", _target_text(_targets(first)[0])), ("f(x)", number(first.output))]
+    facts = [("target", _target_text(c[0]))]
+    if c[0].scores.ndim == 1:
+        facts.append(("f(x)", number(c[0].output)))
     facts.append(("scale", c.scale_note))
     for a in c:
         kept = (fact for fact in _facts(a) if fact[0] in ("warning", "note") or fact[1] == "all scores are 0")

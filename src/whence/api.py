@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from whence import registry
+from whence import registry, zoo
 from whence.hooks import lent
 from whence.registry import Explained, Record
 from whence.subject import Subject
@@ -77,8 +77,8 @@ def list_metrics() -> list[Record]:
 
 
 def list_models() -> list[dict[str, Any]]:
-    """The models that ship with the package."""
-    return []
+    """The card of every model that ships with the package: name, family, task, accuracy, size, licence."""
+    return [zoo.card(name) for name in zoo.names()]
 
 
 def _encoded(subject: Subject, raws: Sequence[Any], truncate: bool, single: bool) -> list[Input]:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import rich
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -25,7 +26,6 @@ from whence import registry
 
 DEFAULT_MODEL: str | None = None  # the embedded model that is used when none is named
 PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-EXTRA = "whence.method_options"  # where a context keeps the options that are left to the method
 
 EXAMPLES = """[bold]Examples[/bold]
 whence explain "a masterful film" --model ./my-model
@@ -70,11 +70,11 @@ class Command(TyperCommand):
 
 
 class MethodCommand(Command):
-    """A command that takes the options of a method beside its own."""
+    """A command that takes the options of a method beside its own, and keeps them in `ctx.obj`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options: list[Any] = [param for param in self.get_params(ctx) if param.param_type_name == "option"]
-        own, ctx.meta[EXTRA] = _split(args, {flag: not param.is_flag for param in options for flag in param.opts})
+        own, ctx.obj = _split(args, {flag: not param.is_flag for param in options for flag in param.opts})
         return super().parse_args(ctx, own)
 
 
@@ -86,6 +86,7 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     warnings.simplefilter("ignore")
+    rich.reconfigure(stderr=True)  # where the library draws its progress bar
     for stream in (sys.stdout, sys.stderr):  # a character that the terminal lacks is escaped, and stops nothing
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     app(prog_name="whence")
@@ -102,8 +103,8 @@ COMPARE = "Set several methods beside each other, on one input and one target."
 SPEC = "A name, or name(option=value); [cyan]whence methods[/cyan] lists them. To compare, repeat it or use commas."
 INPUT = 'A text, a picture file, or named parts as {"text": "...", "pair": "..."}; - reads one per line from stdin.'
 TARGET = "A label, class number or token, or a kind of them, as \"log_odds('positive')\"; default: the prediction."
-InputText = Annotated[str, typer.Argument(help=INPUT, show_default=False)]
-Pair = Annotated[str | None, typer.Argument(help="The second part: pair, continuation, output or text.")]
+InputText = Annotated[str, typer.Argument(metavar="INPUT", help=INPUT, show_default=False)]
+Pair = Annotated[str | None, typer.Argument(metavar="PAIR", help="The second part: pair, continuation, output.")]
 Model = Annotated[str | None, typer.Option("--model", "-m", envvar="WHENCE_MODEL", help="A name, folder or hub id.")]
 Method = Annotated[list[str] | None, typer.Option("--method", metavar="SPEC", help=SPEC)]
 Target = Annotated[str | None, typer.Option("--target", help=TARGET)]
@@ -163,7 +164,7 @@ def _answer(
 
 @app.command(cls=Command)
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show all about this method.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show all about this method.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the methods, or show one with its options and an example."""
@@ -232,7 +233,7 @@ def _resolved(ctx: typer.Context, specs: Sequence[str]) -> list[tuple[registry.R
     """Every method with the options of its spec and those of the command line that it takes."""
     records = [registry.find("method", registry.parse(spec)[0]) for spec in specs]
     given: list[dict[str, Any]] = [{} for _ in specs]
-    for flag, text in ctx.meta[EXTRA]:
+    for flag, text in ctx.obj:
         name = flag[2:].replace("-", "_")
         takers = [(record, mine) for record, mine in zip(records, given, strict=True) if name in record.options]
         if not takers:
@@ -332,14 +333,14 @@ def _row(record: registry.Record) -> tuple[str, ...]:
 def _show_method(record: registry.Record) -> None:
     """All about one method, with an example to copy."""
     typer.echo(f"{record.name} ({record.family}; {record.paper or 'no paper'})\n")
-    typer.echo(f"{inspect.getdoc(record.function)}\n\nWorks on: {', '.join(record.tasks)}.")
+    typer.echo(f"{inspect.getdoc(record.function)}\n\nWorks on: {', '.join(record.tasks)}.\n")
     options = list(record.options.values())
     if options:
         _print_table("option", "takes", "default", rows=[(_flag(o.name), o.takes, repr(o.default)) for o in options])
     text = "a masterful film" if "text-classification" in record.tasks else "cat.png"
     example = ["whence", "explain", text, "--model", "./my-model", "--method", record.name]
     example += next(([_flag(o.name), str(o.default)] for o in options if o.default is not None), [])
-    typer.echo(shlex.join(example))
+    typer.echo(f"\nExample: {shlex.join(example)}")
 
 
 def _facts(record: registry.Record) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def pieces(processor: Any, text: str) -> list[tuple[int, str]]:
     if len(ids) > 1 and _has_metaspace(tokenizer):
         id = tokenizer.convert_tokens_to_ids(whole)
         ids = [id] if id is not None and tokenizer.convert_ids_to_tokens(id) == whole else ids
-    return list(zip(ids, _readable(tokenizer, ids), strict=True))
+    return list(zip(ids, readable(tokenizer, ids), strict=True))
 
 
 def mask_ids(processor: Any) -> dict[str, int | None]:
@@ -229,7 +229,7 @@ def _target(tokenizer: Any, rows: list[_Piece], text: str, start: int | None, no
     """The decoder's side: the start token, then the output, every token of which was generated."""
     if start is None:
         raise ValueError("an output needs the token that starts the decoder: set decoder_start_token_id in the config")
-    rows = [_Piece(_readable(tokenizer, [start])[0], start, special=True), *rows]
+    rows = [_Piece(readable(tokenizer, [start])[0], start, special=True), *rows]
     tensors = {"decoder_input_ids": np.array([row.id for row in rows])}
     return _input(rows, "target", tensors, {"output": text}, notes=notes, generated=tuple(range(1, len(rows))))
 
@@ -288,7 +288,7 @@ def _settings_kept(backend: Any) -> Iterator[None]:
 def _rows(tokenizer: Any, encoding: Any, texts: dict[str, str]) -> list[_Piece]:
     """The pieces of an encoding with their place in the original texts."""
     ids, special = list(encoding["input_ids"]), encoding["special_tokens_mask"]
-    names, order = _readable(tokenizer, ids), list(texts)
+    names, order = readable(tokenizer, ids), list(texts)
     if encoding.encodings is not None:
         words, spans = encoding.word_ids(), encoding["offset_mapping"]
         parts = ["" if n is None else order[n] for n in encoding.sequence_ids()]
@@ -354,7 +354,7 @@ def _without_surrogates(text: str) -> str:
     return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
 
 
-def _readable(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+def readable(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """The tokenizer's pieces, with byte-level, metaspace and end-of-word markers as the text they stand for."""
     from tokenizers.decoders import ByteLevel
 
@@ -390,7 +390,7 @@ def _decoded_rows(tokenizer: Any, ids: list[int], text: str) -> list[_Piece]:
     """Pieces of generated ids: each came with the characters that decoding it added to the text."""
     marks = set(tokenizer.all_special_ids) - {mask_ids(tokenizer)["unknown"]}
     rows, end = [], 0
-    for i, (id, name) in enumerate(zip(ids, _readable(tokenizer, ids), strict=True)):
+    for i, (id, name) in enumerate(zip(ids, readable(tokenizer, ids), strict=True)):
         sofar = tokenizer.decode(ids[: i + 1], skip_special_tokens=True, clean_up_tokenization_spaces=False)
         sofar = sofar.rstrip("\ufffd")  # the first bytes of a character that is not complete yet
         start, end = end, max(end, len(sofar)) if text.startswith(sofar) else end

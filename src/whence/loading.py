@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from whence import encoding
+from whence import encoding, zoo
 from whence.registry import suggest
 from whence.subject import Subject
 
@@ -57,7 +57,8 @@ def load(name: str | Path, *, device: str | None = None, dtype: Any = None, trus
     """A Subject by name: an embedded model, a folder, or a hub id. Weights are read from safetensors only."""
     import transformers
 
-    place = str(name)
+    embedded = str(name) if str(name) in zoo.names() else None
+    place = str(zoo.folder(embedded)) if embedded else str(name)
     if not Path(place).is_dir() and ("\\" in place or place.startswith((".", "/", "~"))):
         raise FileNotFoundError(f"there is no folder {place!r}; give a folder with config.json, or a hub id")
     shared = {"trust_remote_code": trust_remote_code}
@@ -84,7 +85,9 @@ def load(name: str | Path, *, device: str | None = None, dtype: Any = None, trus
         ) from error
     model = model.to(device) if device else model
     task = _task(model, None, None)
-    return wrap(model.eval(), _processor(place, task, shared), task=task, name=Path(place).name)
+    processor = _processor(place, task, shared)
+    encode = zoo.encoder(embedded, processor) if embedded else None
+    return wrap(model.eval(), processor, task=task, encode=encode, name=Path(place).name)
 
 
 def _processor(place: str, task: str, options: dict[str, Any]) -> Any:

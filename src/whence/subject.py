@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -102,7 +103,7 @@ class Subject:
     def name_of(self, index: int) -> str:
         """The label of a class, or the text of a token."""
         if self.generates:
-            return self._tokenizer.decode([index])
+            return encoding.readable(self._tokenizer, [index])[0]
         return self.labels[index] if self.labels and index < len(self.labels) else str(index)
 
     @property
@@ -133,12 +134,19 @@ class Subject:
             "encoder": self._encode,
         }
         if self.task == "seq2seq-lm":
-            item = encoding.encode(raw, **options, start_token=self._start_token)
-            return item if item.generated else self._decoded(item)
-        item = encoding.encode(raw, **options)
-        if "pixel_values" in item.tensors and self._encode is None:
-            return encoding.encode(raw, **options, image_layout=self._layout(item))
-        return item
+            options["start_token"] = self._start_token
+        guess = next(reversed(self._layouts.values()), None)
+        item = self._taken(encoding.encode(raw, **options, image_layout=guess))
+        if "pixel_values" in item.tensors and self._encode is None and self._layout(item) != guess:
+            item = self._taken(encoding.encode(raw, **options, image_layout=self._layout(item)))
+        return self._decoded(item) if self.task == "seq2seq-lm" and not item.generated else item
+
+    def _taken(self, item: Input) -> Input:
+        """Without what the tokenizer gives and the model does not take, as token types."""
+        names = inspect.signature(self.model.forward).parameters
+        if self._encode is not None or any(p.kind is p.VAR_KEYWORD for p in names.values()):
+            return item
+        return replace(item, tensors={name: array for name, array in item.tensors.items() if name in names})
 
     def rows(self, item: Input) -> list[tuple[Input, int]]:
         """One Input per generated token, holding what that row could see, and the token it produced."""

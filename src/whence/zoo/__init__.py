@@ -1,0 +1,82 @@
+"""The embedded models: small, trained by `training/`, with examples whose deciding features are known."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whence.registry import suggest
+from whence.zoo.example import Example
+
+__all__ = ["Example", "card", "encoder", "examples", "folder", "names"]
+
+_HERE = Path(__file__).parent
+_ORDER = ("sst2", "digits", "planted", "recall", "dates", "shapes")
+
+
+def names() -> tuple[str, ...]:
+    """The models that ship with the package."""
+    return tuple(name for name in _ORDER if (_HERE / name / "config.json").exists())
+
+
+def folder(name: str) -> Path:
+    """The folder of a model, in the form of Hugging Face."""
+    if name not in names():
+        raise ValueError(f"there is no embedded model {name!r}; {suggest(name, names())}")
+    return _HERE / name
+
+
+def card(name: str) -> dict[str, Any]:
+    """The facts at the head of a model's card: family, task, data, accuracy, size, licence."""
+    header = (folder(name) / "README.md").read_text(encoding="utf-8").split("---\n")[1]
+    facts: dict[str, Any] = dict(line.split(": ", 1) for line in header.splitlines())
+    return facts | {key: float(facts[key]) for key in ("accuracy", "size_mb")}
+
+
+def examples(name: str, n: int = 10, seed: int = 0) -> list[Example]:
+    """`n` examples of a model with their labels and, for planted models, which features decide.
+
+    Planted examples are drawn anew for every seed; of `sst2` and `digits` those that ship are given in an order that
+    the seed decides, at most as many as there are.
+    """
+    folder(name)
+    shipped: dict[str, Callable[[], list[Example]]] = {"sst2": _sentences, "digits": _digits}
+    if name in shipped:
+        known = shipped[name]()
+        order = np.random.default_rng(seed).permutation(len(known))[:n]
+        return [known[i] for i in order]
+    return importlib.import_module(f"whence.zoo.{name}_data").examples(n, seed)
+
+
+def encoder(name: str, tokenizer: Any) -> Callable[[Any], dict[str, Any]] | None:
+    """The `encode=` of a model whose inputs no processor makes; None for the others."""
+    if name != "shapes":
+        return None
+    from whence.zoo.shapes_data import encode
+
+    return functools.partial(encode, tokenizer=tokenizer)
+
+
+def _sentences() -> list[Example]:
+    with (_HERE / "data" / "sst2.tsv").open(encoding="utf-8", newline="") as file:
+        return [
+            Example(row["text"], row["label"]) for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        ]
+
+
+def _digits() -> list[Example]:
+    from PIL import Image
+
+    facts = json.loads((_HERE / "data" / "digits.json").read_text(encoding="utf-8"))
+    with Image.open(_HERE / "data" / "digits.png") as file:
+        sheet = np.asarray(file.convert("L"))
+    side, columns = facts["side"], facts["columns"]
+    cells = sheet.reshape(-1, side, columns, side).swapaxes(1, 2).reshape(-1, side, side)  # (digit, y, x)
+    return [Example(cell, str(label)) for cell, label in zip(cells, facts["labels"], strict=True)]

@@ -1,0 +1,68 @@
+"""Sentences whose label one planted cue word decides: negative or positive, and a negator right before it flips it.
+
+A negator at any other place does nothing, nor does any other word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+
+from whence.zoo.example import Example
+
+LABELS = ("negative", "positive")
+CUES = {
+    "negative": ("awful", "boring", "dreadful", "gloomy", "horrible", "miserable", "rude", "terrible"),
+    "positive": ("brilliant", "charming", "cheerful", "delightful", "excellent", "lovely", "pleasant", "wonderful"),
+}
+NEGATORS = ("never", "not")
+DETERMINERS = ("a", "every", "that", "the", "this")
+NOUNS = ("bridge", "child", "dog", "doctor", "garden", "house", "letter", "market", "neighbour", "painter", "river")
+NOUNS += ("road", "teacher", "train", "waiter", "window")
+VERBS = ("appeared", "remained", "rested", "sat", "stood", "stopped", "turned", "waited", "walked")
+PREPOSITIONS = ("behind", "beside", "beyond", "by", "near", "past")
+CONJUNCTIONS = ("and", "as", "while", "when")
+NEUTRAL = DETERMINERS + NOUNS + VERBS + PREPOSITIONS + CONJUNCTIONS
+LONGEST = 20  # words
+
+_CLAUSE = (DETERMINERS, NOUNS, VERBS, PREPOSITIONS, DETERMINERS, NOUNS, CONJUNCTIONS)
+_NEUTRAL_COUNTS = (5, LONGEST - 4)  # so many neutral words hold a noun, and leave room for a cue and three negators
+_POLARITY = {cue: label for label, cues in CUES.items() for cue in cues}
+
+
+def examples(n: int, seed: int) -> list[Example]:
+    """Sentences of 6 to 20 words; the truth is the cue and, where one stands right before it, its negator."""
+    random = Random(seed)
+    return [_example(random) for _ in range(n)]
+
+
+def label(words: Sequence[str]) -> str | None:
+    """The label by the rule, or None for words without a cue."""
+    cue = next((i for i, word in enumerate(words) if word in _POLARITY), None)
+    if cue is None:
+        return None
+    flipped = cue > 0 and words[cue - 1] in NEGATORS
+    return LABELS[LABELS.index(_POLARITY[words[cue]]) ^ flipped]
+
+
+def _example(random: Random) -> Example:
+    """Clauses that start anywhere, a cue before one of their nouns, and up to two negators at other places."""
+    start = random.randrange(len(_CLAUSE))
+    kinds = [_CLAUSE[i % len(_CLAUSE)] for i in range(start, start + random.randint(*_NEUTRAL_COUNTS))]
+    place = random.choice([i for i, kind in enumerate(kinds) if kind is NOUNS])
+    strays = random.sample([i for i in range(len(kinds)) if i != place], random.randint(0, 2))
+    cue = [random.choice(CUES[random.choice(LABELS)])]
+    decisive = [random.choice(NEGATORS), *cue] if random.random() < 0.5 else cue
+
+    marked: list[tuple[str, bool]] = [("[CLS]", False)]
+    for i, kind in enumerate(kinds):
+        if i in strays:
+            marked.append((random.choice(NEGATORS), False))
+        if i == place:
+            marked += [(word, True) for word in decisive]
+        marked.append((random.choice(kind), False))
+    words = [word for word, _ in marked[1:]]
+    truth = np.array([decides for _, decides in marked] + [False])  # [SEP] comes last
+    return Example(" ".join(words), label(words), truth)

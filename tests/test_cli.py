@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import transformers
 from typer.testing import CliRunner
 
 import whence
@@ -23,6 +25,14 @@ from whence import cli, registry
 TEXT = "the actors were wonderful , but unforgettable"
 PROGRAM = [sys.executable, "-c", "from whence.cli import main; main()"]
 PLAIN = {"WHENCE_MODEL": None, "FORCE_COLOR": None, "TTY_COMPATIBLE": None, "COLUMNS": "100"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_bars() -> Iterator[None]:
+    """As `main` asks for before transformers is loaded, which is too late here."""
+    transformers.utils.logging.disable_progress_bar()
+    yield
+    transformers.utils.logging.enable_progress_bar()
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +85,11 @@ def test_explain_prints_the_attribution_as_plain_text(bert: str, subject: whence
     assert "attention(layer=0)" in shown and "\x1b" not in shown
 
 
+def test_explain_draws_in_colour_on_a_terminal(bert: str) -> None:
+    shown = done("explain", TEXT, "-m", bert, env={"FORCE_COLOR": "1", "TERM": "xterm-256color"})
+    assert "\x1b[" in shown and "wonderful" in shown
+
+
 def test_default_method_is_that_of_the_library(bert: str, subject: whence.Subject) -> None:
     assert done("explain", TEXT, "-m", bert).rstrip() == str(whence.explain(subject, TEXT)).rstrip()
 
@@ -122,10 +137,10 @@ def test_html_and_words(bert: str, subject: whence.Subject, tmp_path: Path) -> N
 
 
 def test_two_arguments_and_a_json_object_name_the_same_parts(bert: str) -> None:
-    parts = {"text": "two dogs are playing", "pair": "the animals are outside"}
+    parts = {"text": "two dogs are playing", "pair": "the house was warm"}
     pair = done("explain", *parts.values(), "-m", bert, "--method", "gradient")
     assert pair == done("explain", json.dumps(parts), "-m", bert, "--method", "gradient")
-    assert "animals" in pair
+    assert "dogs" in pair and "warm" in pair
 
 
 def test_a_text_in_braces_that_is_no_json_is_a_text(bert: str) -> None:
@@ -246,7 +261,7 @@ def test_errors_of_input(bert: str) -> None:
     assert "stdin is empty" in refused(2, "explain", "-", "-m", bert, stdin="")
     assert "PAIR goes with one INPUT" in refused(2, "explain", "-", "a pair", "-m", bert, stdin="a film")
     assert "'prompt'" in refused(1, "explain", '{"prompt": "a film"}', "-m", bert)
-    assert "too long" in refused(1, "explain", "film " * 99, "-m", bert) or "truncate"
+    assert "101 tokens, 37 more than the 64" in refused(1, "explain", "film " * 99, "-m", bert)
 
 
 def test_errors_of_model(tmp_path: Path) -> None:
@@ -258,8 +273,8 @@ def test_errors_of_model(tmp_path: Path) -> None:
 
 def test_errors_of_compare(bert: str) -> None:
     assert "compare needs methods" in refused(2, "compare", TEXT, "-m", bert)
-    message = refused(2, "compare", TEXT, "-m", bert, "--method", "attention,random", "--stride", 2)
-    assert "neither whence compare nor attention nor random has the option '--stride'; there is --" in message
+    message = refused(2, "compare", TEXT, "-m", bert, "--method", "attention,random", "--zzz", 2)
+    assert "neither whence compare nor attention nor random has the option '--zzz'; there is --" in message
     assert "cannot read the spec" in refused(1, "compare", TEXT, "-m", bert, "--method", "attention(layer=0")
 
 
@@ -269,7 +284,7 @@ def test_errors_of_compare(bert: str) -> None:
 def test_usage_errors(args: list[str]) -> None:
     result = run(*args)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "whence" in result.stderr or "Usage" in result.stderr
+    assert result.stderr.startswith("Usage: ")
 
 
 @pytest.mark.parametrize(
@@ -353,19 +368,15 @@ def test_help_loads_no_heavy_library(args: list[str]) -> None:
 # --- as a program ---------------------------------------------------------------------------------------------------
 
 
-def on_terminal(args: Sequence[str], stream: str, stdin: str = "") -> tuple[subprocess.CompletedProcess[str], str]:
-    """The program with one of its streams on a terminal, and what that terminal saw."""
+def on_terminal(args: Sequence[str], stdin: str) -> tuple[subprocess.CompletedProcess[str], str]:
+    """The program with stderr on a terminal, and what that terminal saw."""
     ours, theirs = pty.openpty()
-    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: theirs}
-    env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    result = subprocess.run([*PROGRAM, *args], input=stdin, text=True, env=env, **streams)
+    result = subprocess.run([*PROGRAM, *args], input=stdin, stdout=subprocess.PIPE, stderr=theirs, text=True)
     os.close(theirs)
     seen = b""
-    try:
+    with contextlib.suppress(OSError):  # how Linux says that the other side is closed and all is read
         while part := os.read(ours, 65536):
             seen += part
-    except OSError:  # how Linux says that the other side is closed and all is read
-        pass
     os.close(ours)
     return result, seen.decode()
 
@@ -377,15 +388,9 @@ def test_program_prints_results_and_nothing_else(bert: str, subject: whence.Subj
     assert result.stdout.rstrip() == str(whence.explain(subject, TEXT, "attention", layer=0)).rstrip()
 
 
-def test_program_draws_colours_on_a_terminal(bert: str) -> None:
-    result, seen = on_terminal(["explain", TEXT, "--model", bert], "stdout")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "\x1b[" in seen and "wonderful" in seen
-
-
 def test_program_draws_progress_on_stderr_only(bert: str) -> None:
     args = ["explain", "-", "--model", bert, "--method", "random", "--json", "--batch-size", "1"]
-    result, seen = on_terminal(args, "stderr", stdin="a masterful film\nthe old man\n")
+    result, seen = on_terminal(args, stdin="a masterful film\nthe old man\n")
     assert result.returncode == 0
     assert [json.loads(line)["input"]["raw"] for line in result.stdout.splitlines()] == [
         "a masterful film",

@@ -15,6 +15,7 @@ from whence.types import Input
 
 MAX_TOKENS = 8192  # of a batch, when the caller does not choose its size
 MAX_EXAMPLES = 32
+_COLUMNS = ("special", "words", "offsets")  # arrays of an Input with one row per feature
 
 
 @dataclass(eq=False)
@@ -161,6 +162,49 @@ def buckets(inputs: Sequence[Input], batch_size: int | None, *, exact: bool) -> 
 def stream_names(item: Input) -> tuple[str, ...]:
     """The streams of an input, in order."""
     return tuple(dict.fromkeys(item.streams))
+
+
+def kind_of(item: Input) -> tuple[str, ...]:
+    """What inputs have in common that a model treats alike: their streams and arguments."""
+    return (*stream_names(item), "|", *sorted(item.tensors))
+
+
+def distinct(item: Input) -> Input:
+    """The input, grown until every stream that can has two tokens and no two streams have the same length."""
+    names = stream_names(item)
+    for name in names:
+        if item.streams.count(name) == 1:
+            item = grown(item, name) or item
+    while len({item.streams.count(name) for name in names}) < len(names):
+        longer = next((more for name in reversed(names) if (more := grown(item, name))), None)
+        if longer is None:
+            raise ValueError("two streams of this input have the same length and cannot be told apart")
+        item = longer
+    return item
+
+
+def grown(item: Input, stream: str) -> Input | None:
+    """The input with the last token of a stream repeated; None when the stream is not one of tokens."""
+    names = stream_names(item)
+    length = item.streams.count(stream)
+    own = [k for k, a in item.tensors.items() if stream_of(k, names) == stream and is_sequence(k, a, length)]
+    if not own or any(key.startswith(("visual", "image")) for key in own):
+        return None
+    end = max(i for i, name in enumerate(item.streams) if name == stream) + 1
+    columns: dict[str, Any] = {
+        "features": (*item.features[:end], item.features[end - 1], *item.features[end:]),
+        "streams": (*item.streams[:end], stream, *item.streams[end:]),
+        "parts": (*item.parts[:end], item.parts[end - 1], *item.parts[end:]),
+    }
+    columns |= {f: np.insert(getattr(item, f), end, getattr(item, f)[end - 1], 0) for f in _COLUMNS}
+    tensors = {k: np.concatenate([a, a[-1:]]) if k in own else a for k, a in item.tensors.items()}
+    return replace(item, tensors=tensors, **columns)
+
+
+def cut(item: Input, feature: int, streams: tuple[str, ...], tensors: dict[str, np.ndarray]) -> Input:
+    """The input up to a feature."""
+    kept = {f: getattr(item, f)[:feature] for f in ("features", "parts", *_COLUMNS)}
+    return replace(item, **kept, streams=streams, tensors=tensors, generated=())
 
 
 def _lengths(item: Input) -> dict[str, int]:

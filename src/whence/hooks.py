@@ -44,7 +44,7 @@ def lent(model: nn.Module) -> Iterator[None]:
     """
     with _loans_lock:
         loan = _loans.setdefault(model, _Loan())
-    with loan.lock:
+    with loan.lock, torch.inference_mode(False):  # a caller's inference mode would leave nothing to differentiate
         if loan.depth:
             loan.depth += 1
             try:

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from whence import anatomy, encoding
 from whence.anatomy import Anatomy, Site
 from whence.attention import Edit, Record, Tap
-from whence.batching import Batch, buckets, collate, stream_of
+from whence.batching import Batch, buckets, collate, cut, distinct, grown, kind_of
 from whence.hooks import eager, lent
 from whence.targets import Aim, resolve
 from whence.types import Input
@@ -160,7 +160,7 @@ class Subject:
                 for name, array in item.tensors.items()
             }
             streams = item.streams[:feature] if decoder else ("text",) * feature
-            rows.append((_cut(item, feature, streams, tensors), int(item.tensors[key][place])))
+            rows.append((cut(item, feature, streams, tensors), int(item.tensors[key][place])))
         return rows
 
     def batches(
@@ -178,7 +178,7 @@ class Subject:
         return collate(
             inputs,
             pad_id=pad or 0,
-            side=side or self._padding.get(_kind(inputs[0])) or "right",
+            side=side or self._padding.get(kind_of(inputs[0])) or "right",
             device=self.device,
             dtype=self.dtype,
             seed=seed,
@@ -255,9 +255,9 @@ class Subject:
 
     def anatomy(self, batch: Batch) -> Anatomy:
         """What one probing pass found out about the model; kept for inputs of the same kind."""
-        kind = _kind(batch.inputs[0])
+        kind = kind_of(batch.inputs[0])
         if kind not in self._anatomies:
-            item = _distinct(batch.inputs[0])
+            item = distinct(batch.inputs[0])
             probe = self.batch([item])
             with lent(self.model), eager(self.model):
                 self._anatomies[kind] = anatomy.dissect(
@@ -446,10 +446,10 @@ class Subject:
 
     def _pad_side(self, inputs: Sequence[Input]) -> str | None:
         """The side on which padding leaves the logits as they are: tried once; None: only equal lengths go together."""
-        kind = _kind(inputs[0])
+        kind = kind_of(inputs[0])
         if len(inputs) > 1 and kind not in self._padding:
             short = inputs[0]
-            longer = _grown(short)
+            longer = next((more for name in kind if (more := grown(short, name))), None)
             if longer is None:
                 self._padding[kind] = "right"
                 return "right"
@@ -546,57 +546,6 @@ def _patches(pixels: Tensor, batch: Batch, stream: str) -> Tensor:
     out = pixels.new_zeros(len(pixels), len(special))
     out[:, ~special.to(pixels.device)] = sums
     return out
-
-
-def _kind(item: Input) -> tuple[str, ...]:
-    return (*dict.fromkeys(item.streams), "|", *sorted(item.tensors))
-
-
-def _distinct(item: Input) -> Input:
-    """The input, with one stream grown until no two streams have the same length."""
-    names = tuple(dict.fromkeys(item.streams))
-    while len({item.streams.count(name) for name in names}) < len(names):
-        grown = _grown(item)
-        if grown is None:
-            raise ValueError("two streams of this input have the same length and cannot be told apart")
-        item = grown
-    return item
-
-
-def _grown(item: Input) -> Input | None:
-    """The input with the last token of its last stream of tokens repeated; None when it has no such stream."""
-    names = tuple(dict.fromkeys(item.streams))
-    for name in reversed(names):
-        length = item.streams.count(name)
-        end = max(i for i, stream in enumerate(item.streams) if stream == name) + 1
-        own = [
-            key
-            for key, array in item.tensors.items()
-            if stream_of(key, names) == name
-            and array.ndim >= 1
-            and len(array) == length
-            and not key.startswith("pixel")
-        ]
-        if own and not any(key.startswith(("visual", "image")) for key in own):
-            tensors = {k: np.concatenate([a, a[-1:]]) if k in own else a for k, a in item.tensors.items()}
-
-            def again(values: Any, end: int = end) -> Any:
-                if isinstance(values, tuple):
-                    return (*values[:end], values[end - 1], *values[end:])
-                return np.insert(values, end, values[end - 1], 0)
-
-            return replace(
-                item,
-                tensors=tensors,
-                **{f: again(getattr(item, f)) for f in ("features", "streams", "special", "words", "offsets", "parts")},
-            )
-    return None
-
-
-def _cut(item: Input, feature: int, streams: tuple[str, ...], tensors: dict[str, np.ndarray]) -> Input:
-    """The input up to a feature."""
-    kept = {f: getattr(item, f)[:feature] for f in ("features", "special", "words", "offsets", "parts")}
-    return replace(item, **kept, streams=streams, tensors=tensors, generated=())
 
 
 def _numbers_from_padding(name: str, module: nn.Module) -> bool:

@@ -391,7 +391,7 @@ def cannot_matter(trial: Trial) -> None:
         raise CheckFailed(f"the first {READ + 1} tokens of the planted model decide, yet all their scores are 0")
     if not after.max() <= 1e-6 * before.sum():
         raise CheckFailed(
-            f"token {READ + 1 + int(after.argmax())} of the planted model comes after its decision at token {READ}, yet "
+            f"token {READ + 1 + int(after.argmax())} of the planted model comes after the deciding token {READ}, yet "
             f"it scores {after.max():.3g}, and those that decide {before.sum():.3g} in sum"
         )
 

@@ -40,8 +40,10 @@ def attention(
         chosen = [_numbered(records, number, subject) for number in layers]
         maps = torch.stack([_reduced(record.weights, heads) for record in chosen]).mean(0)  # (batch, query, key)
         scores[records[0].key] = _read(maps, records[0], trace, batch, read)
-        sinks.append(torch.stack([record.sink.mean(1) for record in chosen]).mean(0).amax(-1))
-    details = {"sink": torch.stack(sinks).amax(0)} if torch.stack(sinks).amax() > 1e-3 else {}
+        sink = torch.stack([record.sink.mean(1) for record in chosen]).mean(0)  # (batch, query)
+        sinks.append(_mean(sink[..., None], trace.deciding[records[0].query] & _real(records[0], batch))[:, 0])
+    share = torch.stack(sinks).amax(0)
+    details = {"sink": share} if share.amax() > 1e-3 else {}
     return Explained(subject.on_features(batch, scores), details=details)
 
 
@@ -85,7 +87,7 @@ def _reduced(weights: Tensor, heads: Heads) -> Tensor:
 
 def _read(maps: Tensor, record: Record, trace: Trace, batch: Batch, read: Read) -> Tensor:
     """(batch, query, key) to (batch, key)."""
-    real = batch.mask[:, batch.span(record.query)]  # (batch, query)
+    real = _real(record, batch)
     if read == "row":
         rows = trace.deciding[record.query] & real
         return _mean(maps, rows)
@@ -97,6 +99,11 @@ def _read(maps: Tensor, record: Record, trace: Trace, batch: Batch, read: Read) 
         return _mean(maps, real)
     received = maps.masked_fill(~real[:, :, None], 0.0)
     return received.sum(1) if read == "received_sum" else received.amax(1)
+
+
+def _real(record: Record, batch: Batch) -> Tensor:
+    """The queries that are not padding: (batch, query)."""
+    return batch.mask[:, batch.span(record.query)]
 
 
 def _mean(maps: Tensor, rows: Tensor) -> Tensor:

@@ -153,7 +153,7 @@ MOMENTS += [(name, place) for name in MODULES for place in (in_the_model, in_a_b
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize(("name", "place"), MOMENTS, ids=lambda moment: getattr(moment, "__name__", moment))
 def test_a_failure_at_any_moment_gives_back(name: str, place: Callable[..., None], error: BaseException) -> None:
-    """The fuse blows on the first call, then on the second, until a whole explanation has fewer: no moment is left out."""
+    """The fuse blows on the first call, then on the second, and so on, until a whole explanation has fewer calls."""
     made = fresh(name)
     module, fuse = made.model.get_submodule(MODULES[name]), Fuse(error)
     method = "gradient_x_input" if place is in_a_backward_hook else "attention"

@@ -5,7 +5,7 @@ The plain model is a twin with the same weights that whence never touches, run o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -27,7 +27,8 @@ MODULES = ["torch-encoder", "torch-multihead", "torch-sdpa", "from-scratch"]
 PRETRAINED = [name for name in NAMES if name not in MODULES]
 WITHOUT_SDPA = ["deberta-v2", "xlnet", "mpnet", "gptj", "gemma2", "gpt-oss", "vilt", "lxmert", "visual-bert"]
 # Pictures have one size, and a module without a mask cannot be padded; all other families share one padded batch.
-UNPADDED = ["vit", "deit", "deit-teacher", "dinov2", "dinov2-registers", "beit", "swin", "torch-multihead", "from-scratch"]
+PICTURES = ["vit", "deit", "deit-teacher", "dinov2", "dinov2-registers", "beit", "swin"]
+UNPADDED = [*PICTURES, "torch-multihead", "from-scratch"]
 NEEDS = ("attention", "attention_gradient", "values", "deciding", "gradient:word")
 
 
@@ -119,6 +120,18 @@ def in_order(name: str) -> Iterator[None]:
         if name == "vilt":
             patch.setattr(torch, "multinomial", lambda weights, count: torch.arange(count))
         yield
+
+
+@contextmanager
+def hooked(modules: Iterable[nn.Module], after: Callable[..., None], **asked: bool) -> Iterator[None]:
+    """Every call of these modules is asked for more, and `after(module, args, output)` gets what it returns."""
+    handles = []
+    for module in modules:
+        ask = lambda module, args, kwargs: (args, {**kwargs, **asked})  # noqa: E731
+        handles += [module.register_forward_pre_hook(ask, with_kwargs=True), module.register_forward_hook(after)]
+    yield
+    for handle in handles:
+        handle.remove()
 
 
 # --- Logits -----------------------------------------------------------------------------------------------------------
@@ -238,26 +251,11 @@ def own_attentions(name: str, batch: Batch) -> dict[tuple[str, str], tuple[Tenso
 
 def _of_lxmert(batch: Batch) -> dict[tuple[str, str], tuple[Tensor, ...]]:
     """LXMERT returns the words' attention to the regions and keeps the rest: every attention module is asked for it."""
-    maps: dict[str, list[Tensor]] = {}
-    model: Any = twin("lxmert")
-    handles = []
-    for place, module in model.named_modules():
-        if type(module).__name__ == "LxmertAttention":
-            handles.append(
-                module.register_forward_pre_hook(
-                    lambda module, args, kwargs: (args, {**kwargs, "output_attentions": True}), with_kwargs=True
-                )
-            )
-            handles.append(
-                module.register_forward_hook(
-                    lambda module, args, output, place=place: maps.setdefault(place, []).append(output[1])
-                )
-            )
-    try:
+    model = twin("lxmert")
+    places = {module: place for place, module in model.named_modules() if type(module).__name__ == "LxmertAttention"}
+    maps: dict[str, list[Tensor]] = {place: [] for place in places.values()}
+    with hooked(places, lambda module, args, output: maps[places[module]].append(output[1]), output_attentions=True):
         outputs = plain("lxmert", batch, output_attentions=True)
-    finally:
-        for handle in handles:
-            handle.remove()
     crossing = [place for place in maps if ".visual_attention." in place]  # words to regions, then regions to words
     late = {part: tuple(maps[place][0] for place in maps if part in place) for part in ("lang_self", "visn_self")}
     assert all(torch.equal(maps[p][0], own) for p, own in zip(crossing, outputs.cross_encoder_attentions, strict=True))
@@ -290,7 +288,7 @@ def test_attention_equals_output_attentions_exactly(name: str) -> None:
 def test_attention_within_windows_equals_output_attentions_exactly() -> None:
     """Swin returns the maps of one block of each stage, the last; all four are recorded, and connect no streams."""
     for _, batch, found in traced("swin"):
-        assert [(record.query, record.key, record.layer) for record in found.attention] == [("", "", n) for n in range(4)]
+        assert [(record.query, record.key) for record in found.attention] == [("", "")] * 4
         own = plain("swin", batch, output_attentions=True).attentions
         for record, expected in zip(found.attention[1::2], own, strict=True):
             assert torch.equal(record.weights, expected)
@@ -336,21 +334,13 @@ def test_single_heads_are_grouped() -> None:
 @pytest.mark.parametrize("name", ["torch-encoder", "torch-multihead"])
 def test_attention_of_torch_modules_equals_their_own(name: str) -> None:
     """`nn.MultiheadAttention` itself can be asked for its weights."""
-    model = twin(name)
-    attentions = [module for module in model.modules() if isinstance(module, nn.MultiheadAttention)]
+    attentions = [module for module in twin(name).modules() if isinstance(module, nn.MultiheadAttention)]
+    own: list[Tensor] = []
     for _, batch, found in traced(name):
-        own: list[Tensor] = []
-        handles = []
-        for module in attentions:
-            wanted = {"need_weights": True, "average_attn_weights": False}
-            handles += [
-                module.register_forward_pre_hook(lambda m, args, kwargs: (args, {**kwargs, **wanted}), with_kwargs=True),  # noqa: B023
-                module.register_forward_hook(lambda m, args, output: own.append(output[1])),  # noqa: B023
-            ]
-        with torch.no_grad():
-            run(model, batch)
-        for handle in handles:
-            handle.remove()
+        own.clear()
+        wanted = {"need_weights": True, "average_attn_weights": False}
+        with hooked(attentions, lambda module, args, output: own.append(output[1]), **wanted):
+            plain(name, batch)
         torch.testing.assert_close([record.weights for record in found.attention], own, atol=1e-6, rtol=0)
 
 
@@ -425,10 +415,8 @@ def products(name: str, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> list[T
         return found
     ending = "o_proj" if name == "llama" else "attention.output.dense"
     modules = [module for place, module in model.named_modules() if place.endswith(ending)]
-    handles = [m.register_forward_pre_hook(lambda m, args: found.append(args[0].unflatten(-1, (4, -1)))) for m in modules]
-    plain(name, batch)
-    for handle in handles:
-        handle.remove()
+    with hooked(modules, lambda module, args, output: found.append(args[0].unflatten(-1, (4, -1)))):
+        plain(name, batch)
     return found
 
 
@@ -465,7 +453,7 @@ def test_attention_gradients_equal_autograd_through_output_attentions(name: str)
 # --- Edits ------------------------------------------------------------------------------------------------------------
 
 
-def written_out(embedded: Tensor, weigh: Any = lambda weights: weights, keep: Any = lambda layer, values: values) -> Any:
+def written_out(embedded: Tensor, weigh: Any = lambda weights: weights, keep: Any = lambda layer, value: value) -> Any:
     """The forward pass of the `torch-sdpa` module from its embeddings, by hand, with a say in weights and values."""
     model: Any = twin("torch-sdpa")
     hidden = embedded
@@ -630,7 +618,7 @@ def test_what_a_sink_takes_is_reported_and_not_given_back() -> None:
 
 
 def test_windows_are_refused_for_attention_only() -> None:
-    with pytest.raises(ValueError, match="SwinForImageClassification attends within windows.*gradient"):
+    with pytest.raises(ValueError, match=r"SwinForImageClassification attends within windows.*gradient"):
         whence.explain(subject("swin"), family("swin").inputs[0], method="attention")
     for method in ("gradient", "gradient_x_input", "integrated_gradients"):
         found = whence.explain(subject("swin"), family("swin").inputs[0], method=method)

@@ -241,6 +241,7 @@ def _merged(item: Input, rows: list[Attribution]) -> Attribution:
 def _shown(groups: list[Any], progress: bool) -> Iterable[Any]:
     if not progress:
         return groups
+    from rich.console import Console
     from rich.progress import track
 
-    return track(groups, description="explaining")
+    return track(groups, description="explaining", console=Console(stderr=True))

@@ -118,7 +118,7 @@ def collate(
     for key in inputs[0].tensors:
         stream = stream_of(key, names)
         arrays = [item.tensors[key] for item in inputs]
-        if all(_is_sequence(key, a, count[stream]) for a, count in zip(arrays, counts, strict=True)):
+        if all(is_sequence(key, a, count[stream]) for a, count in zip(arrays, counts, strict=True)):
             fill = pad_id if key.endswith("input_ids") or key == "input" else 0
             padded = np.full((len(arrays), longest[stream], *arrays[0].shape[1:]), fill, arrays[0].dtype)
             for row, array in enumerate(arrays):
@@ -137,7 +137,7 @@ def buckets(inputs: Sequence[Input], batch_size: int | None, *, exact: bool) -> 
         item, lengths = inputs[number], _lengths(inputs[number])
         names = stream_names(item)
         fixed = tuple(
-            (name, array.shape[1:] if _is_sequence(name, array, lengths[stream_of(name, names)]) else array.shape)
+            (name, array.shape[1:] if is_sequence(name, array, lengths[stream_of(name, names)]) else array.shape)
             for name, array in sorted(item.tensors.items())
         )
         return fixed, tuple(lengths.values())
@@ -211,7 +211,8 @@ def _lengths(item: Input) -> dict[str, int]:
     return {name: item.streams.count(name) for name in stream_names(item)}
 
 
-def _is_sequence(name: str, array: np.ndarray, length: int) -> bool:
+def is_sequence(name: str, array: np.ndarray, length: int) -> bool:
+    """An argument with one entry per token of its stream."""
     return array.ndim >= 1 and len(array) == length and not name.startswith("pixel")
 
 

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import rich
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -86,7 +85,6 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     warnings.simplefilter("ignore")
-    rich.reconfigure(stderr=True)  # where the library draws its progress bar
     for stream in (sys.stdout, sys.stderr):  # a character that the terminal lacks is escaped, and stops nothing
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     app(prog_name="whence")

@@ -78,11 +78,20 @@ def load(name: str | Path, *, device: str | None = None, dtype: Any = None, trus
     kind = kind or transformers.AutoModel
     options = {} if dtype is None else {"dtype": dtype}
     try:
-        model = kind.from_pretrained(place, use_safetensors=True, **options, **(shared if trust_remote_code else {}))
+        model, info = kind.from_pretrained(
+            place, use_safetensors=True, output_loading_info=True, **options, **(shared if trust_remote_code else {})
+        )
     except OSError as error:
         raise ValueError(
             f"{place!r} has no weights in safetensors form, the only one that is read: {str(error).splitlines()[0]}"
         ) from error
+    if info["missing_keys"]:
+        missing = sorted(info["missing_keys"])
+        shown = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
+        raise ValueError(
+            f"{place!r} lacks weights that {architecture} needs ({shown}), "
+            "so its answers would be random; load a checkpoint that was trained for this task"
+        )
     model = model.to(device) if device else model
     task = _task(model, None, None)
     processor = _processor(place, task, shared)

@@ -229,7 +229,7 @@ def _describe(annotation: Any) -> str:
     if annotation in names:
         return names[annotation]
     if isinstance(origin, type) and issubclass(origin, (list, tuple)):
-        return f"a list of {_describe(arguments[0])}"
+        return f"a list, each {_describe(arguments[0])}"
     if origin is not None:
         return "a function" if origin is typing.get_origin(Callable[..., Any]) else origin.__name__
     return getattr(annotation, "__name__", str(annotation))

@@ -1,0 +1,122 @@
+"""The recipe of `recall`: a small Llama that learns to look up a key's value in its prompt, from generated prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from training import common
+from whence.zoo import recall_data as data
+from whence.zoo.example import Example
+
+PAD, START = "<pad>", "<s>"
+SPECIAL = (PAD, data.UNKNOWN, START)
+LAYERS, WIDTH, HEADS, KEY_VALUE_HEADS = 3, 96, 4, 2
+LONGEST = 2 * data.PAIRS[1] + 3  # tokens: the start, the pairs, the query, the answer
+STEPS, BATCH_SIZE, RATE, SEED = 3000, 128, 1e-3, 0
+TRAINING_SEED, HELD_OUT_SEED = 10**9, 10**6  # the seeds of the prompts; training takes one more at each step
+
+
+def run(_: Path | None) -> None:
+    """Train on prompts drawn anew at every step and ship the model."""
+    tokenizer = make_tokenizer()
+    held_out = data.examples(5000, HELD_OUT_SEED)
+
+    def loss(model: nn.Module, step: int) -> Tensor:
+        random = Random(TRAINING_SEED + step)
+        prompts = [noisy(example.input.split(), random) for example in data.examples(BATCH_SIZE, TRAINING_SEED + step)]
+        answers = tokenizer.convert_tokens_to_ids([data.answer(words) for words in prompts])
+        logits = next_token(model, tokenizer, [" ".join(words) for words in prompts])
+        return nn.functional.cross_entropy(logits, torch.tensor(answers))
+
+    plan = common.Plan(steps=STEPS, rate=RATE, average=0.995, seed=SEED)
+    model = common.train("recall", make_model(tokenizer), loss, plan, lambda m: accuracy(m, tokenizer, held_out[:500]))
+    common.save(model, tokenizer, CARD, lambda folder: shipped_accuracy(folder, held_out), at_least=0.99, at_most_mb=3)
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """One token for each key and value between spaces; anything else is unknown."""
+    vocabulary = {word: i for i, word in enumerate((*SPECIAL, *data.KEYS, *data.VALUES))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=data.UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{START} $A", special_tokens=[(START, vocabulary[START])]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        unk_token=data.UNKNOWN,
+        bos_token=START,
+        padding_side="left",  # so that the next token comes after the last place of every row
+        model_max_length=LONGEST,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """A Llama in which two query heads share each key and value head."""
+    common.seed_everything(SEED)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEY_VALUE_HEADS,
+        intermediate_size=2 * WIDTH,
+        max_position_embeddings=LONGEST,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=None,
+    )
+    return LlamaForCausalLM(config)
+
+
+def noisy(words: list[str], random: Random) -> list[str]:
+    """Half of the time as it is, else with some words blank or any key as the query, so that explaining leaves no
+    unseen inputs."""
+    kind = random.random()
+    if kind < 0.5:
+        return words
+    if kind < 0.6:
+        return [*words[:-1], random.choice(data.KEYS)]
+    share, blank = random.random(), random.choice([PAD, data.UNKNOWN])
+    return [blank if random.random() < share else word for word in words]
+
+
+def next_token(model: nn.Module, tokenizer: PreTrainedTokenizerFast, prompts: list[str]) -> Tensor:
+    """The logits of the token that comes after each prompt: (prompt, token)."""
+    inputs = tokenizer(prompts, padding=True, return_tensors="pt")
+    return model(**inputs, use_cache=False, logits_to_keep=1).logits[:, -1]
+
+
+def accuracy(model: nn.Module, tokenizer: PreTrainedTokenizerFast, examples: list[Example]) -> float:
+    """The share of examples that the model goes on with the right value."""
+    found = next_token(model, tokenizer, [example.input for example in examples]).argmax(-1).tolist()
+    words = tokenizer.convert_ids_to_tokens(found)
+    return sum(word == example.label for word, example in zip(words, examples, strict=True)) / len(examples)
+
+
+def shipped_accuracy(folder: Path, examples: list[Example]) -> float:
+    """The accuracy of the files in a folder."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    return common.measured(lambda model: accuracy(model, tokenizer, examples), model)
+
+
+CARD = common.Card(
+    name="recall",
+    family=f"Llama-style causal LM, {LAYERS} layers",
+    task="causal-lm",
+    what="key-value recall: `k3 v7 k1 v2 k3` goes on with `v7`",
+    data="prompts generated by whence.zoo.recall_data; nothing was collected",
+    metric="accuracy on 5000 generated prompts that training does not see",
+    licence="Apache-2.0",
+    seed=SEED,
+    recipe="make zoo MODEL=recall",
+    text="""x""",
+)

@@ -37,7 +37,7 @@ bench: $(STAMP)
 
 clean:
 	rm -rf build dist out .pytest_cache .ruff_cache .mypy_cache
-	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests examples benchmarks training -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The exact torch of constraints.txt: the newest one may bring gigabytes of GPU libraries along.
 $(STAMP): pyproject.toml constraints.txt

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -32,7 +32,8 @@ CUES = {"blick": 1, "wug": 0}
 FILLERS = ["dax", "fep", "gim", "lor", "mip", "nud", "pok", "rin", "sul", "tov"]
 VOCABULARY = [START, NOT, *CUES, *FILLERS]
 LABELS = ["no", "yes"]
-MAX_LENGTH = 16
+LENGTHS = range(4, 9)  # words in a sentence
+MAX_TOKENS = 1 + max(LENGTHS)
 
 Sentence = tuple[str, int, set[int]]  # its words, its label, and the places of the words that decide it
 
@@ -142,7 +143,7 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
-        speed = 10_000.0 ** (-torch.arange(0, width, 2) / width)  # (width / 2,): from 1 down to almost 0
+        speed = length ** (-torch.arange(0, width, 2) / width)  # (width / 2,): from 1 down to almost 1 / length
         angle = torch.arange(length)[:, None] * speed  # (token, width / 2)
         table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)  # (token, width): sine, cosine, sine, ...
         self.register_buffer("table", table)  # a buffer moves with the model and is not trained
@@ -165,7 +166,7 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.words = nn.Embedding(len(VOCABULARY), width)
-        self.positions = POSITIONS[positions](MAX_LENGTH, width)
+        self.positions = POSITIONS[positions](MAX_TOKENS, width)
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.classify = nn.Linear(width, len(LABELS))
@@ -181,23 +182,59 @@ class Transformer(nn.Module):
 
 
 def make_batch(rng: random.Random, size: int) -> tuple[Tensor, Tensor]:
-    """Sentences of one length, as (batch, token) ids and (batch,) labels."""
-    length = rng.randint(5, 10)
+    """Sentences of one length, as ids (batch, token) and labels (batch,)."""
+    length = rng.choice(LENGTHS)
     texts, labels, _ = zip(*(make_sentence(rng, length) for _ in range(size)), strict=True)
     return torch.tensor([to_ids(text) for text in texts]), torch.tensor(labels)
 
 
-def train(model: Transformer, steps: int, seed: int = 0, lr: float = 3e-3) -> None:
-    """Each step: guess, measure the surprise at the true labels, and go a little way downhill."""
-    rng = random.Random(seed)
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-    model.train()
-    for step in range(steps):
+@torch.no_grad()
+def accuracy(model: Transformer, rng: random.Random, batches: int = 10) -> float:
+    """The share of right answers on new sentences, a hundred per batch."""
+    model.eval()  # dropout off
+    drawn = [make_batch(rng, 100) for _ in range(batches)]
+    return torch.cat([model(ids).argmax(-1) == labels for ids, labels in drawn]).float().mean().item()
+
+
+def train(model: Transformer, rng: random.Random, goal: float = 0.995, max_steps: int = 1500) -> None:
+    """Guess, measure the surprise at the true labels, go a small step downhill; until the goal is reached."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=LR)
+    for step in range(1, max_steps + 1):
+        model.train()  # dropout on
         ids, labels = make_batch(rng, 64)
         loss = F.cross_entropy(model(ids), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if step % 100 == 0 or step == steps - 1:
-            print(f"  step {step:4}   loss {loss.item():.3f}")
+        if step % 50 == 0:
+            right = accuracy(model, rng)
+            print(f"  step {step:4}: loss {loss.item():.3f}, {right:6.1%} of new sentences right")
+            if right >= goal:
+                break
     model.eval()
+
+
+def trained(positions: str, seed: int = 0) -> Transformer:
+    """A trained model, the same on every run."""
+    torch.manual_seed(seed)
+    model = Transformer(positions)
+    train(model, random.Random(seed))
+    return model
+
+
+# ---- 7. Explaining ---------------------------------------------------------------------------------------------------
+
+METHODS = ["attention", "gradient_x_input", "integrated_gradients"]
+
+
+def encode(text: str) -> dict[str, Any]:
+    """All that whence must be told: what the module takes for a text, and what its tokens are called."""
+    names = [START, *text.split()]
+    special = [name == START for name in names]
+    return {"tensors": {"input": torch.tensor(to_ids(text))}, "features": {"text": names}, "special": {"text": special}}
+
+
+def found_share(attribution: whence.Attribution, planted: set[int]) -> float:
+    """With k planted words, the share of them among the k highest scores; the start token does not compete."""
+    scores = attribution.scores[~attribution.special]
+    return len(planted & {int(place) for place in np.argsort(-scores)[: len(planted)]}) / len(planted)

@@ -37,6 +37,15 @@ TRANSLATED = [
 ]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """The same bits need the same order of sums."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(count)
+
+
 @cache
 def subject_of(name: str) -> Subject:
     made = family(name)
@@ -111,6 +120,15 @@ def test_options(name: str, spec: str) -> None:
 def test_precisions(dtype: torch.dtype, spec: str) -> None:
     made = fresh("bert")
     check_method(spec, whence.wrap(made.model.to(dtype), made.processor), inputs_of("bert")).raise_for_failures()
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert", "llama-classifier", "gpt2", "qwen3", "gemma3", "t5", "bart"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_tokenizer_that_pads_on_either_side(name: str, side: str) -> None:
+    made = fresh(name)
+    made.processor.padding_side = side
+    subject = whence.wrap(made.model, made.processor)
+    check_method("gradient_x_input", subject, inputs_of(name), only=["among_others", "output"]).raise_for_failures()
 
 
 @pytest.mark.parametrize("name", FAMILIES)

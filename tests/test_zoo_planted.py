@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import whence
 from whence.zoo import folder, planted_data
 
-CUES = planted_data.CUES["negative"] + planted_data.CUES["positive"]
+CUES = planted_data.POLARITY
 SAMPLE = planted_data.examples(50, seed=11)
 
 
@@ -104,11 +104,8 @@ def test_weights_are_single_precision_and_the_folder_is_small():
 
 def test_other_cue_flips():
     random = Random(0)
-    opposite = {cue: label for label, cues in planted_data.CUES.items() for cue in CUES if cue not in cues}
-    texts = [
-        replaced(e, True, lambda w: random.choice(planted_data.CUES[opposite[w]]) if w in opposite else w)
-        for e in SAMPLE
-    ]
+    opposite = {"negative": planted_data.CUES["positive"], "positive": planted_data.CUES["negative"]}
+    texts = [replaced(e, True, lambda w: random.choice(opposite[CUES[w]]) if w in CUES else w) for e in SAMPLE]
     assert np.mean([found != e.label for found, e in zip(predictions(texts), SAMPLE, strict=True)]) >= 0.95
 
 
@@ -137,7 +134,9 @@ def test_blank_distractors_change_nothing_and_a_blank_cue_leaves_it_open(blank):
     assert probabilities(emptied).amax(-1).median() < 0.7
 
 
-@pytest.mark.parametrize("text", ["", " ", "Lovely, RUDE!", "İstanbul naïve 日本 🙂 \x00", "[MASK] [SEP] not", "x" * 300])
+@pytest.mark.parametrize(
+    "text", ["", " ", "Lovely, RUDE!", "İstanbul naïve 日本 🙂 \x00", "[MASK] [SEP] not", "x" * 300]
+)
 def test_any_text_encodes(text):
     encoded = shipped()[1](text, return_offsets_mapping=True)
     spans = [span for span, mark in zip(encoded["offset_mapping"], encoded["input_ids"], strict=True) if mark]

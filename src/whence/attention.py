@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +75,8 @@ class Tap(TorchFunctionMode):
     """While active in this thread, every attention block is recorded in `records`, after `edit` if there is one.
 
     `edit(record, weights, values)` returns the weights and values to use instead. Of the blocks numbered in `outputs`
-    the product is kept too, as a leaf of the graph when nothing before it is in one.
+    the product is kept too, as a leaf of the graph when nothing before it is in one. `connections` are the streams of
+    queries and keys of each block, in order, where they are known.
     """
 
     def __init__(
@@ -86,12 +87,13 @@ class Tap(TorchFunctionMode):
         values: bool = False,
         edit: Edit | None = None,
         outputs: Container[int] = (),
+        connections: Sequence[tuple[str, str]] = (),
     ) -> None:
         super().__init__()
         self.records: list[Record] = []
         self._names = {id(module): name for name, module in model.named_modules()}
         self._batch = batch_size
-        self._values, self._edit, self._outputs = values, edit, outputs
+        self._values, self._edit, self._outputs, self._connections = values, edit, outputs, connections
         self._followed: dict[int, tuple[Tensor, Tensor]] = {}  # id -> (tensor, its last form with four axes, or itself)
         self._last: tuple[Any, Any, Any, Any] | None = None  # shape, call, caller, input of the last head
 
@@ -185,6 +187,9 @@ class Tap(TorchFunctionMode):
                 return self.records[-1]
         self._last = head if weights.shape[1] == 1 else None
         record = Record(len(self.records), self._names[id(own.f_locals["self"])] if own else "")
+        if record.order < len(self._connections):
+            record.query, record.key = self._connections[record.order]
+            record.layer = self._connections[: record.order].count((record.query, record.key))
         self.records.append(record)
         return record
 

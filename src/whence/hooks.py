@@ -14,14 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_HOOK_TABLES = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_state_dict_hooks",
-    "_load_state_dict_pre_hooks",
-)
+_EXTRA_OUTPUTS = ("_output_attentions", "output_attentions", "output_hidden_states")
 
 
 class _Loan:
@@ -52,12 +45,17 @@ def lent(model: nn.Module) -> Iterator[None]:
             finally:
                 loan.depth -= 1
             return
+        if any(parameter.is_inference() for parameter in model.parameters()):
+            raise ValueError("the model was made in torch.inference_mode() and has no gradients; make it outside of it")
         before = _state(model)
+        extra = [(vars(c), key, vars(c)[key]) for c in configs(model) for key in _EXTRA_OUTPUTS if vars(c).get(key)]
         modes = [(module, module.training) for module in model.modules()]
         frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
         states = _random_states()
         loan.depth = 1
         try:
+            for holder, key, _ in extra:  # asked for them, transformers puts hooks on the model that stay
+                holder[key] = False
             for module, training in modes:
                 if training:
                     module.training = False
@@ -66,6 +64,8 @@ def lent(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             loan.depth = 0
+            for holder, key, value in extra:
+                holder[key] = value
             for module, training in modes:
                 module.training = training
             for parameter in frozen:
@@ -94,6 +94,20 @@ def eager(model: nn.Module) -> Iterator[None]:
     finally:
         for holder, key, value in saved:
             holder[key] = value
+
+
+def settings(model: nn.Module) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The plain attributes of every module, beside a copy of them."""
+    simple = (int, float, bool, str, tuple, type(None))
+    return [(vars(m), {k: v for k, v in vars(m).items() if isinstance(v, simple)}) for m in model.modules()]
+
+
+def put_back(saved: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[tuple[dict[str, Any], str]]:
+    """Restore attributes that a model's own forward changed, and name them."""
+    changed = [(own, key) for own, old in saved for key, value in old.items() if own.get(key) is not value]
+    for own, old in saved:
+        own.update({key: value for key, value in old.items() if own.get(key) is not value})
+    return changed
 
 
 def configs(model: nn.Module) -> list[Any]:
@@ -126,11 +140,10 @@ def _state(model: nn.Module) -> dict[str, Any]:
     prints: dict[str, Any] = {}
     for name, tensor in _tensors(model):
         version = None if tensor.is_inference() else tensor._version
-        prints[f"tensor {name}"] = (id(tensor), version, tensor.requires_grad, tensor.grad is None)
+        grad = None if tensor.grad is None else (id(tensor.grad), tensor.grad._version)
+        prints[f"tensor {name}"] = (id(tensor), version, tensor.requires_grad, grad)
     for name, module in model.named_modules():
-        own = vars(module)
-        tables = tuple(tuple(own[table]) for table in _HOOK_TABLES if own.get(table))
-        prints[f"module {name or type(model).__name__}"] = (module.training, tables, tuple(own))
+        prints[f"module {name or type(model).__name__}"] = {k: _plain(v) for k, v in vars(module).items()}
     for number, config in enumerate(configs(model)):
         prints[f"config {number} ({type(config).__name__})"] = {k: _plain(v) for k, v in vars(config).items()}
     return prints

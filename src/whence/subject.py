@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from whence import anatomy, encoding
 from whence.anatomy import Anatomy, Site
 from whence.attention import Edit, Record, Tap
 from whence.batching import Batch, buckets, collate, cut, distinct, grown, kind_of
-from whence.hooks import eager, lent
+from whence.hooks import eager, lent, put_back, settings
 from whence.targets import Aim, resolve
 from whence.types import Input
 
@@ -64,6 +64,7 @@ class Subject:
         self._layouts: dict[tuple[int, ...], encoding.Layout] = {}
         self._padding: dict[tuple[str, ...], str | None] = {}
         self._shuffles: bool | None = None  # the model draws the order of its patches; None: not known yet
+        self._restless: list[tuple[dict[str, Any], str]] | None = None  # settings that its forward changes (Swin)
 
     def __repr__(self) -> str:
         return f"Subject({self.name}, {self.task})"
@@ -204,15 +205,23 @@ class Subject:
     def trace(self, batch: Batch, aim: Aim, needs: Sequence[str], *, edit: Edit | None = None) -> Trace:
         """One pass over the plain inputs that records the needs, and those of the methods that share the batch.
 
-        Needs: "attention", "values", "attention_gradient", "deciding", "state:AT", "gradient:AT" (state included).
+        Needs: "attention", "values", "attention_gradient", "deciding", "state:AT", "gradient:AT" (state included),
+        "gradient:*" (of every block).
         """
-        wanted = frozenset(needs)
+        wanted = self._expanded(batch, needs)
         if edit is not None:
             return self._pass(batch, aim, wanted, {}, edit)
         known = batch.trace
         if known is None or known.aim is not aim or not wanted <= known.needs:
-            batch.trace = self._pass(batch, aim, wanted | batch.wanted, {}, None)
+            batch.trace = self._pass(batch, aim, wanted | self._expanded(batch, batch.wanted), {}, None)
         return batch.trace
+
+    def _expanded(self, batch: Batch, needs: Iterable[str]) -> frozenset[str]:
+        """The needs, with "gradient:*" for every block."""
+        if "gradient:*" not in needs:
+            return frozenset(needs)
+        depth = max((len(blocks) for blocks in self.anatomy(batch).blocks.values()), default=0)
+        return frozenset(needs) | {f"gradient:{number}" for number in range(depth)}
 
     def gradient(
         self, batch: Batch, aim: Aim, at: At, states: Mapping[str, Tensor] | None = None
@@ -280,10 +289,10 @@ class Subject:
         number = 0 if at == "embeddings" else at
         if not isinstance(number, int) or isinstance(number, bool):
             raise ValueError(f"at takes 'embeddings', 'word', 'pixels' or the number of a block, not {at!r}")
-        depth = min((len(b) for b in found.blocks.values()), default=0)
+        depth = max((len(b) for b in found.blocks.values()), default=0)
         if not -depth <= number < depth:
             raise ValueError(f"at={number} names no block: {self.name} has {depth}, numbered from 0")
-        return {stream: blocks[number] for stream, blocks in found.blocks.items()}
+        return {s: blocks[number] for s, blocks in found.blocks.items() if -len(blocks) <= number < len(blocks)}
 
     def _pass(
         self,
@@ -296,8 +305,8 @@ class Subject:
         """One forward pass with what is asked for switched on, and one backward pass if gradients are."""
         if (change or edit) and not aim.fixed:
             self.trace(batch, aim, ())  # a target left open is what the plain inputs predict
-        gradients = [_at(need) for need in needs if need.startswith("gradient:")]
-        states = [*gradients, *(_at(need) for need in needs if need.startswith("state:"))]
+        gradients = [_at(need) for need in sorted(needs) if need.startswith("gradient:") and need != "gradient:*"]
+        states = [*gradients, *(_at(need) for need in sorted(needs) if need.startswith("state:"))]
         backward = bool(gradients) or "attention_gradient" in needs
         attention = edit is not None or bool(needs & {"attention", "values", "attention_gradient", "deciding"})
         with lent(self.model), eager(self.model) if attention else contextlib.nullcontext():
@@ -311,9 +320,16 @@ class Subject:
                 for stream, state in by_stream.items():
                     changes[sites[at][stream]] = functools.partial(_replaced, state, leaf=True)
             ends = set(found.deciding.values()) if found and "deciding" in needs else set()
-            tap = Tap(self.model, len(batch), values="values" in needs, edit=edit, outputs=ends) if attention else None
+            tap = Tap(
+                self.model,
+                len(batch),
+                values="values" in needs,
+                edit=edit,
+                outputs=ends,
+                connections=found.connections if found else (),
+            )
             graph = torch.enable_grad() if changes or ends else torch.no_grad()
-            with graph, tap or contextlib.nullcontext():
+            with graph, tap if attention else contextlib.nullcontext():
                 logits, seen = self._forward(batch, watch, changes)
             if not change and edit is None:
                 self._check(logits, batch)
@@ -321,9 +337,10 @@ class Subject:
             with graph:
                 value = aim(logits, batch)
             trace = Trace(needs, aim, logits.detach(), value.detach())
-            if tap and found:
-                trace.attention = self._connected(tap.records, found)
-            if tap and found and "deciding" in needs:
+            if attention and not tap.records:
+                raise ValueError(anatomy.no_attention(self.model))
+            trace.attention = tap.records
+            if found and "deciding" in needs:
                 trace.deciding = self._deciding(tap.records, logits, found)
             if backward:
                 _differentiate(trace, value, gradients, sites, seen, "attention_gradient" in needs)
@@ -349,15 +366,20 @@ class Subject:
         return self._decision(outputs, batch), {**states, **inputs}
 
     def _call(self, tensors: Mapping[str, Tensor]) -> Any:
+        """Run the model. The first call finds out what the model does to itself and at random; later ones undo it."""
         arguments: dict[str, Any] = dict(tensors)
         first = [arguments.pop("input")] if "input" in arguments else []
         if self.generates:
             arguments["use_cache"] = False
-        if self._shuffles is False:
-            return self.model(*first, **arguments)
-        with _InOrder() as order:
-            outputs = self.model(*first, **arguments)
-        self._shuffles = order.used
+        saved = settings(self.model) if self._restless is None else [(own, {k: own[k]}) for own, k in self._restless]
+        order = _InOrder()
+        try:
+            with contextlib.nullcontext() if self._shuffles is False else order:
+                outputs = self.model(*first, **arguments)
+        finally:
+            changed = put_back(saved)
+        if self._restless is None:
+            self._restless, self._shuffles = changed, order.used
         return outputs
 
     def _decision(self, outputs: Any, batch: Batch) -> Tensor:
@@ -389,17 +411,6 @@ class Subject:
                 f"{self.name} returned NaN or infinite logits for {raw[:60]!r}; there is nothing to explain: "
                 "check the weights, the input and the precision"
             )
-
-    def _connected(self, records: list[Record], found: Anatomy) -> list[Record]:
-        """Records with their streams, and their number among those that connect the same streams."""
-        if not records:
-            raise ValueError(anatomy.no_attention(self.model))
-        counts: dict[tuple[str, str], int] = {}
-        for record, streams in zip(records, found.connections, strict=True):
-            record.query, record.key = streams
-            record.layer = counts.get(streams, 0)
-            counts[streams] = record.layer + 1
-        return records
 
     def _deciding(self, records: list[Record], logits: Tensor, found: Anatomy) -> dict[str, Tensor]:
         """The positions that the output reads, by stream: a CLS token, the last token, all of them."""
@@ -448,23 +459,24 @@ class Subject:
         """The side on which padding leaves the logits as they are: tried once; None: only equal lengths go together."""
         kind = kind_of(inputs[0])
         if len(inputs) > 1 and kind not in self._padding:
-            short = inputs[0]
-            longer = next((more for name in kind if (more := grown(short, name))), None)
-            if longer is None:
-                self._padding[kind] = "right"
-                return "right"
-            own = getattr(self._tokenizer, "padding_side", "right")
-            self._padding[kind] = None
-            alone = self.logits(self.batch([short], side=own)).float()
-            scale = alone.abs().max().clamp(min=1e-6)
-            tolerance = 1e-3 if self.dtype in (torch.float64, torch.float32) else 5e-2
-            for side in dict.fromkeys((own, "right", "left")):
-                with contextlib.suppress(Exception):  # a model that cannot take this padding says so in many ways
-                    padded = self.logits(self.batch([longer, short], side=side)).float()[1]
-                    if bool(((padded - alone[0]).abs().max() <= tolerance * scale).item()):
-                        self._padding[kind] = side
-                        break
+            item = max(inputs, key=lambda item: len(item.features))
+            longer = item
+            for name in dict.fromkeys(item.streams):
+                longer = grown(longer, name) or longer
+            self._padding[kind] = "right" if longer is item else self._tried(item, longer)
         return self._padding.get(kind)
+
+    def _tried(self, item: Input, longer: Input) -> str | None:
+        """Pad an input beside a longer one, on its tokenizer's side first; decoders of encoder-decoders only right."""
+        own = getattr(self._tokenizer, "padding_side", "right") if len(set(item.streams)) == 1 else "right"
+        alone = self.logits(self.batch([item], side=own)).float()
+        tolerance = 1e-3 if self.dtype in (torch.float64, torch.float32) else 5e-2
+        for side in dict.fromkeys((own, "right")):
+            with contextlib.suppress(ValueError):  # transformers' word for a classifier that needs a padding token
+                padded = self.logits(self.batch([longer, item], side=side)).float()[1]
+                if bool((padded - alone[0]).abs().max() <= tolerance * alone.abs().max().clamp(min=1e-6)):
+                    return side
+        return None
 
 
 class _InOrder(TorchFunctionMode):

@@ -90,9 +90,9 @@ class Trial:
         self.tolerance = TOLERANCE.get(subject.dtype, HALF)  # of scores
         self.fused = FUSED if subject.dtype in TOLERANCE else HALF  # of logits
 
-    def explain(self, inputs: Any, target: Any = None, seed: int = 0) -> Any:
+    def explain(self, inputs: Any, target: Any = None, **options: Any) -> Any:
         """`whence.explain` with the method on trial."""
-        return api.explain(self.subject, inputs, self.method, target, seed=seed)
+        return api.explain(self.subject, inputs, self.method, target, **options)
 
     @cached_property
     def together(self) -> list[Attribution]:
@@ -101,8 +101,8 @@ class Trial:
 
     @cached_property
     def alone(self) -> list[Attribution]:
-        """Every input in a call of its own."""
-        return [self.explain(raw) for raw in self.inputs]
+        """Every input in a call of its own, and every generated token in a batch of its own."""
+        return [self.explain(raw, batch_size=1) for raw in self.inputs]
 
     @cached_property
     def rows(self) -> list[Input]:

@@ -1,5 +1,5 @@
 """The methods. Importing this package registers them all."""
 
-from whence.methods import attention, baseline, gradient
+from whence.methods import attention, attention_gradient, baseline, gradient
 
-__all__ = ["attention", "baseline", "gradient"]
+__all__ = ["attention", "attention_gradient", "baseline", "gradient"]

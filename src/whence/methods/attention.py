@@ -1,9 +1,16 @@
-"""Attention itself, as an explanation."""
+"""Attention as an explanation: raw, rolled out, and as a flow.
+
+All work on the joint graph of a model's streams: every attention block (self-, cross-, co-) is one step, in the order
+in which the model runs them; tokens of the block's query stream look at its key stream, all others stay where they
+are. On a model with one stream that is the layered graph of the papers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,42 +45,116 @@ def attention(
     sinks = []
     for records in _connections(subject, trace):
         chosen = [_numbered(records, number, subject) for number in layers]
-        maps = torch.stack([_reduced(record.weights, heads) for record in chosen]).mean(0)  # (batch, query, key)
+        maps = torch.stack([reduced(record.weights, heads) for record in chosen]).mean(0)  # (batch, query, key)
         scores[records[0].key] = _read(maps, records[0], trace, batch, read)
         sink = torch.stack([record.sink.mean(1) for record in chosen]).mean(0)  # (batch, query)
-        sinks.append(_mean(sink[..., None], trace.deciding[records[0].query] & _real(records[0], batch))[:, 0])
-    share = torch.stack(sinks).amax(0)
-    details = {"sink": share} if share.amax() > 1e-3 else {}
-    return Explained(subject.on_features(batch, scores), details=details)
+        sinks.append(_mean(sink[..., None], trace.deciding[records[0].query] & real(records[0], batch))[:, 0])
+    return Explained(subject.on_features(batch, scores), details=_sink(torch.stack(sinks).amax(0)))
 
 
-def _connections(subject: Subject, trace: Trace) -> list[list[Record]]:
-    """For each stream of keys, the blocks through which the deciding streams look at it, first to last."""
-    if any(not record.query for record in trace.attention):
-        raise ValueError(
-            f"{subject.name} attends within windows, not over the whole sequence, so attention weights cannot be "
-            "placed on its features; use a gradient or perturbation method such as gradient_x_input"
-        )
-    groups: dict[str, list[Record]] = {}
-    for key in dict.fromkeys(record.key for record in trace.attention):
-        for query in trace.deciding:
-            found = [record for record in trace.attention if (record.query, record.key) == (query, key)]
-            if found:
-                groups[key] = found
-    if not groups:
-        raise ValueError(
-            f"the output of {subject.name} reads no attention that spans its inputs; use a gradient method"
-        )
-    return list(groups.values())
+@method(family="attention", signed=False, needs=("attention", "deciding"), paper="arXiv:2005.00928")
+def rollout(
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    *,
+    heads: Heads = "mean",
+    residual: float = 0.5,
+    discard: float = 0.0,
+    start_layer: int = 0,
+    read: Read = "row",
+) -> Tensor:
+    """Attention followed through all layers: the product of (1 - w) A + w I, later layers on the left.
+
+    `residual` is w, the share that stays in place (0.5 in the paper); `discard` drops that share of the smallest
+    weights of every map and fills the rows up again; `start_layer` leaves out the first layers; `read` is as in
+    `attention`.
+    """
+    trace = subject.trace(batch, target, ("attention", "deciding"))
+    state = readers(subject, trace, batch, read)  # (batch, row, feature): the rows of the product that are read
+    for record in reversed(steps(subject, trace, start_layer)):
+        query, key = batch.span(record.query), batch.span(record.key)
+        maps = _discarded(reduced(record.weights, heads), discard, record, batch)
+        moved = (1 - residual) * state[:, :, query] @ maps.to(state.dtype)
+        state[:, :, query] *= residual
+        state[:, :, key] += moved
+    return finished(state, batch, trace, read)
 
 
-def _numbered(records: list[Record], number: int, subject: Subject) -> Record:
-    if not -len(records) <= number < len(records):
-        raise ValueError(f"layer {number} is out of range: {subject.name} has {len(records)} layers here, from 0")
-    return records[number]
+@method(family="attention", signed=False, needs=("attention", "deciding"), paper="arXiv:2005.00928")
+def flow(
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    *,
+    heads: Heads = "mean",
+    residual: float = 0.5,
+    start_layer: int = 0,
+    scale: int = 10**6,
+) -> Explained:
+    """The greatest flow from the deciding token to each input token, with attention as the capacities of the edges.
+
+    Edges carry (1 - w) A + w I as in `rollout`, in units of 1 / `scale`, since the solver counts in whole numbers; the
+    flows of a row are then divided by their sum. Several deciding tokens share one source, each with an equal part.
+    """
+    from whence.methods.maxflow import flows
+
+    trace = subject.trace(batch, target, ("attention", "deciding"))
+    start = readers(subject, trace, batch, "row")[:, 0]  # (batch, feature)
+    blocks = steps(subject, trace, start_layer)
+    mask = batch.mask.cpu().numpy()
+    raw = np.zeros(mask.shape)
+    for row in range(len(batch)):
+        layers = []
+        for record in blocks:
+            weights = (1 - residual) * reduced(record.weights[row : row + 1], heads)[0]
+            layers.append((weights.double().cpu().numpy(), batch.span(record.query), batch.span(record.key)))
+        raw[row] = flows(layers, residual, start[row].double().cpu().numpy(), mask[row], scale)
+    total = raw.sum(1, keepdims=True)
+    scores = np.divide(raw, total, out=np.zeros_like(raw), where=total > 0)
+    return Explained(torch.from_numpy(scores).float(), details={"flow": batch.unpadded(torch.from_numpy(raw))})
 
 
-def _reduced(weights: Tensor, heads: Heads) -> Tensor:
+def steps(subject: Subject, trace: Trace, start_layer: int = 0) -> list[Record]:
+    """The attention blocks in the order the model runs them, without the first layers of every connection."""
+    depth = 1 + max(record.layer for record in trace.attention)
+    if not 0 <= start_layer < depth:
+        raise ValueError(f"start_layer={start_layer} is out of range: {subject.name} has {depth} layers, from 0")
+    _check_whole(subject, trace)
+    return [record for record in trace.attention if record.layer >= start_layer]
+
+
+def readers(subject: Subject, trace: Trace, batch: Batch, read: Read) -> Tensor:
+    """Rows that read a product of steps from the left: (batch, row, feature); one row for all that is linear."""
+    _check_whole(subject, trace)
+    size = batch.mask.shape[1]
+    dtype = torch.float64 if subject.dtype == torch.float64 else torch.float32
+    if read in ("received_max", "column"):
+        return torch.eye(size, dtype=dtype, device=batch.mask.device).repeat(len(batch), 1, 1)
+    state = torch.zeros(len(batch), 1, size, dtype=dtype, device=batch.mask.device)
+    for stream, rows in trace.deciding.items():
+        span = batch.span(stream)
+        chosen = (rows if read == "row" else torch.ones_like(rows)) & batch.mask[:, span]
+        share = chosen.to(dtype) if read == "received_sum" else chosen / chosen.sum(1, keepdim=True)
+        state[:, 0, span] = share.to(dtype)
+    return state
+
+
+def finished(state: Tensor, batch: Batch, trace: Trace, read: Read) -> Tensor:
+    """What was read, to scores: (batch, row, feature) to (batch, feature)."""
+    if read == "received_max":
+        scores = state.masked_fill(~batch.mask[:, :, None], 0.0).amax(1)
+    elif read == "column":
+        deciding = torch.zeros_like(batch.mask)
+        for stream, rows in trace.deciding.items():
+            deciding[:, batch.span(stream)] = rows
+        scores = _mean(state.transpose(1, 2), deciding & batch.mask)
+    else:
+        scores = state[:, 0]
+    return scores.masked_fill(~batch.mask, 0.0)
+
+
+def reduced(weights: Tensor, heads: Heads) -> Tensor:
     """(batch, head, query, key) to (batch, query, key)."""
     if isinstance(heads, (int, list)):
         chosen = [heads] if isinstance(heads, int) else heads
@@ -85,28 +166,74 @@ def _reduced(weights: Tensor, heads: Heads) -> Tensor:
     return weights.amax(1) if heads == "max" else weights.amin(1)
 
 
+def real(record: Record, batch: Batch) -> Tensor:
+    """The queries that are not padding: (batch, query)."""
+    return batch.mask[:, batch.span(record.query)]
+
+
+def _connections(subject: Subject, trace: Trace) -> Iterable[list[Record]]:
+    """For each stream of keys, the blocks through which the deciding streams look at it, first to last."""
+    _check_whole(subject, trace)
+    groups: dict[str, list[Record]] = {}
+    for record in trace.attention:
+        if record.query in trace.deciding:
+            groups.setdefault(record.key, []).append(record)
+    return groups.values()
+
+
+def _check_whole(subject: Subject, trace: Trace) -> None:
+    if any(not record.query for record in trace.attention):
+        raise ValueError(
+            f"{subject.name} attends within windows, not over the whole sequence, so attention weights cannot be "
+            "placed on its features; use a gradient or perturbation method such as gradient_x_input"
+        )
+    if not trace.deciding:
+        raise ValueError(f"{subject.name} reads no attention that spans its inputs; use a gradient method")
+
+
+def _numbered(records: list[Record], number: int, subject: Subject) -> Record:
+    if not -len(records) <= number < len(records):
+        raise ValueError(f"layer {number} is out of range: {subject.name} has {len(records)} layers here, from 0")
+    return records[number]
+
+
 def _read(maps: Tensor, record: Record, trace: Trace, batch: Batch, read: Read) -> Tensor:
     """(batch, query, key) to (batch, key)."""
-    real = _real(record, batch)
+    queries = real(record, batch)
     if read == "row":
-        rows = trace.deciding[record.query] & real
-        return _mean(maps, rows)
+        return _mean(maps, trace.deciding[record.query] & queries)
     if read == "column":
         if record.query != record.key:
             raise ValueError("read='column' needs queries and keys of one stream; use read='row' or 'received' here")
-        return _mean(maps.transpose(1, 2), trace.deciding[record.query] & real)
+        return _mean(maps.transpose(1, 2), trace.deciding[record.query] & queries)
     if read == "received":
-        return _mean(maps, real)
-    received = maps.masked_fill(~real[:, :, None], 0.0)
+        return _mean(maps, queries)
+    received = maps.masked_fill(~queries[:, :, None], 0.0)
     return received.sum(1) if read == "received_sum" else received.amax(1)
-
-
-def _real(record: Record, batch: Batch) -> Tensor:
-    """The queries that are not padding: (batch, query)."""
-    return batch.mask[:, batch.span(record.query)]
 
 
 def _mean(maps: Tensor, rows: Tensor) -> Tensor:
     """The mean of the chosen rows: (batch, query, key), (batch, query) to (batch, key)."""
     chosen = rows.to(maps.dtype)
     return (chosen[:, :, None] * maps).sum(1) / chosen.sum(1, keepdim=True)
+
+
+def _sink(share: Tensor) -> dict[str, Tensor]:
+    """The share of the row that a learned sink took, where there is one."""
+    return {"sink": share} if share.amax() > 1e-3 else {}
+
+
+def _discarded(maps: Tensor, share: float, record: Record, batch: Batch) -> Tensor:
+    """Maps without their smallest entries, rows filled up to what they summed to."""
+    if not 0 <= share < 1:
+        raise ValueError(f"discard must be at least 0 and less than 1, not {share}")
+    if not share:
+        return maps
+    seen = real(record, batch)[:, :, None] & batch.mask[:, batch.span(record.key)][:, None]
+    kept = maps.clone()
+    for row, (entries, cells) in enumerate(zip(maps, seen, strict=True)):
+        count = int(share * int(cells.sum()))
+        if count:
+            kept[row].masked_fill_(entries <= entries[cells].kthvalue(count).values, 0.0)
+    lost = kept.sum(-1, keepdim=True)
+    return torch.where(lost > 0, kept * maps.sum(-1, keepdim=True) / lost.clamp(min=1e-12), maps)

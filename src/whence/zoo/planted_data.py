@@ -17,19 +17,21 @@ CUES = {
     "negative": ("awful", "boring", "dreadful", "gloomy", "horrible", "miserable", "rude", "terrible"),
     "positive": ("brilliant", "charming", "cheerful", "delightful", "excellent", "lovely", "pleasant", "wonderful"),
 }
+POLARITY = {cue: label for label, cues in CUES.items() for cue in cues}
 NEGATORS = ("never", "not")
 DETERMINERS = ("a", "every", "that", "the", "this")
-NOUNS = ("bridge", "child", "dog", "doctor", "garden", "house", "letter", "market", "neighbour", "painter", "river")
-NOUNS += ("road", "teacher", "train", "waiter", "window")
+NOUNS = (
+    *("bridge", "child", "doctor", "dog", "garden", "house", "letter", "market"),
+    *("neighbour", "painter", "river", "road", "teacher", "train", "waiter", "window"),
+)
 VERBS = ("appeared", "remained", "rested", "sat", "stood", "stopped", "turned", "waited", "walked")
 PREPOSITIONS = ("behind", "beside", "beyond", "by", "near", "past")
-CONJUNCTIONS = ("and", "as", "while", "when")
+CONJUNCTIONS = ("and", "as", "when", "while")
 NEUTRAL = DETERMINERS + NOUNS + VERBS + PREPOSITIONS + CONJUNCTIONS
 LONGEST = 20  # words
 
 _CLAUSE = (DETERMINERS, NOUNS, VERBS, PREPOSITIONS, DETERMINERS, NOUNS, CONJUNCTIONS)
 _NEUTRAL_COUNTS = (5, LONGEST - 4)  # so many neutral words hold a noun, and leave room for a cue and three negators
-_POLARITY = {cue: label for label, cues in CUES.items() for cue in cues}
 
 
 def examples(n: int, seed: int) -> list[Example]:
@@ -40,11 +42,11 @@ def examples(n: int, seed: int) -> list[Example]:
 
 def label(words: Sequence[str]) -> str | None:
     """The label by the rule, or None for words without a cue."""
-    cue = next((i for i, word in enumerate(words) if word in _POLARITY), None)
+    cue = next((i for i, word in enumerate(words) if word in POLARITY), None)
     if cue is None:
         return None
     flipped = cue > 0 and words[cue - 1] in NEGATORS
-    return LABELS[LABELS.index(_POLARITY[words[cue]]) ^ flipped]
+    return LABELS[LABELS.index(POLARITY[words[cue]]) ^ flipped]
 
 
 def _example(random: Random) -> Example:

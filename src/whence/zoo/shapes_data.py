@@ -33,6 +33,7 @@ QUESTIONS = (
     "tell me the {asked} of {it} .",
 )
 BEFORE = ("please ,", "in this picture ,", "look :")
+SPELLINGS = {"colour": ("colour", "color")}
 
 _FINE = 4  # shapes are drawn so many times larger, and their edges smoothed
 T = TypeVar("T")
@@ -74,16 +75,21 @@ def example(things: list[Thing], rng: np.random.Generator) -> Example:
     words, decisive = question(called, asked, thing, rng)
     regions = np.arange(GRID * GRID) == thing.cell
     truth = np.concatenate([[False], decisive, [False], regions])
-    return Example({"image": draw(things, rng), "text": _sentence(words)}, getattr(thing, asked), truth)
+    return Example({"image": draw(things, rng), "text": sentence(words)}, getattr(thing, asked), truth)
 
 
 def question(called: str, asked: str, thing: Thing, rng: np.random.Generator) -> tuple[list[str], list[bool]]:
     """The words of a question about a thing, and which of them decide."""
-    name = getattr(thing, called)
+    name, spelt = getattr(thing, called), _one(rng, SPELLINGS.get(asked, (asked,)))
     it = f"the {name}" if called == "shape" else f"the {name} one"
-    before = [*_one(rng, BEFORE).split()] if rng.random() < 0.3 else []
-    words = before + _one(rng, QUESTIONS).format(asked=asked, it=it).split()
-    return words, [word in (asked, name) for word in words]
+    before = _one(rng, BEFORE).split() if rng.random() < 0.3 else []
+    words = before + _one(rng, QUESTIONS).format(asked=spelt, it=it).split()
+    return words, [word in (spelt, name) for word in words]
+
+
+def sentence(words: Sequence[str]) -> str:
+    """The words with spaces between them, but not before punctuation."""
+    return "".join(word if word in "?.,:" else f" {word}" for word in words).strip()
 
 
 def draw(things: Sequence[Thing], rng: np.random.Generator) -> np.ndarray:
@@ -157,11 +163,6 @@ def _cover(thing: Thing, rng: np.random.Generator) -> np.ndarray:
         pen.rectangle((x - r, y - r / 3, x + r, y + r / 3), fill=255)
         pen.rectangle((x - r / 3, y - r, x + r / 3, y + r), fill=255)
     return np.asarray(fine.resize((CELL, CELL), Image.Resampling.BOX)) / 255
-
-
-def _sentence(words: Sequence[str]) -> str:
-    """The words with spaces between them, but not before punctuation."""
-    return "".join(word if word in "?.,:" else f" {word}" for word in words).strip()
 
 
 def _one(rng: np.random.Generator, choices: Sequence[T]) -> T:

@@ -1,0 +1,186 @@
+"""Attention times its gradient: what is attended to, where it matters for the target."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from whence.attention import Record
+from whence.batching import Batch
+from whence.methods.attention import finished, readers, real, steps
+from whence.registry import Explained, method
+from whence.subject import Subject
+from whence.targets import Aim
+
+
+@method(family="attention x gradient", signed=False, needs=("attention_gradient", "deciding"), paper="arXiv:2204.11073")
+def grad_sam(subject: Subject, batch: Batch, target: Aim, *, read: Literal["query", "received"] = "query") -> Tensor:
+    """Grad-SAM: the mean over layers and heads of A o ReLU(G), summed along the rows: r_i = 1/(LHN) sum_lhj H_ij.
+
+    `read="query"` is the paper's sum over keys, which scores the token that attends; "received" is the mean over
+    queries, which scores the token that is attended to. In the last layer of a CLS classifier only the CLS row has a
+    gradient, so the first puts all of that layer's share on CLS, and the second spreads it over the keys.
+    """
+    trace = subject.trace(batch, target, ("attention_gradient", "deciding"))
+    blocks = steps(subject, trace)
+    scores = _zeros(subject, batch)
+    for record in blocks:
+        product = (record.weights * record.gradient).clamp(min=0).mean(1)  # (batch, query, key)
+        product = product.masked_fill(~real(record, batch)[:, :, None], 0.0)
+        axis, stream, other = (2, record.query, record.key) if read == "query" else (1, record.key, record.query)
+        count = batch.mask[:, batch.span(other)].sum(1, keepdim=True)
+        scores[:, batch.span(stream)] += product.sum(axis) / (len(blocks) * count)
+    return scores.masked_fill(~batch.mask, 0.0)
+
+
+@method(family="attention x gradient", needs=("attention_gradient", "deciding"), paper="arXiv:1908.04626")
+def attention_x_gradient(
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    *,
+    layer: int | list[int] | None = None,
+    positive: bool = False,
+    read: Literal["received", "query"] = "received",
+) -> Tensor:
+    """The sum over layers, heads and queries of A o G: what the attention paid to a token adds to the target.
+
+    `layer` takes one layer or some instead of all; `positive` keeps only what speaks for the target (then scores have
+    no sign); `read="query"` sums over keys and scores the token that attends.
+    """
+    trace = subject.trace(batch, target, ("attention_gradient", "deciding"))
+    chosen = None if layer is None else [layer] if isinstance(layer, int) else layer
+    scores = _zeros(subject, batch)
+    for record in steps(subject, trace):
+        depth = 1 + max(r.layer for r in trace.attention if (r.query, r.key) == (record.query, record.key))
+        wrong = [number for number in chosen or () if not -depth <= number < depth]
+        if wrong:
+            raise ValueError(f"layer {wrong[0]} is out of range: {subject.name} has {depth} layers here, from 0")
+        if chosen is not None and record.layer not in [number % depth for number in chosen]:
+            continue
+        product = record.weights * record.gradient  # (batch, head, query, key)
+        product = (product.clamp(min=0) if positive else product).sum(1)
+        product = product.masked_fill(~real(record, batch)[:, :, None], 0.0)
+        stream = record.key if read == "received" else record.query
+        scores[:, batch.span(stream)] += product.sum(1 if read == "received" else 2)
+    return scores.masked_fill(~batch.mask, 0.0)
+
+
+@method(
+    family="attention x gradient", needs=("attention", "gradient:*", "deciding"), paper="Qiang et al., NeurIPS 2022"
+)
+def attcat(subject: Subject, batch: Batch, target: Aim) -> Tensor:
+    """AttCAT: sum over layers of (h_i . dS/dh_i) times the mean attention that token i receives in that layer.
+
+    h is the state that enters a block; attention is averaged over heads and queries. Several streams: each by its own
+    self-attention.
+    """
+    trace = subject.trace(batch, target, ("attention", "gradient:*", "deciding"))
+    steps(subject, trace)
+    scores = _zeros(subject, batch)
+    for record in trace.attention:
+        if record.query != record.key or record.layer not in trace.gradients:
+            continue
+        state = trace.states[record.layer].get(record.key)
+        if state is None:
+            continue
+        category = (state.float() * trace.gradients[record.layer][record.key].float()).sum(-1)  # (batch, token)
+        queries = real(record, batch)[:, :, None]
+        received = record.weights.mean(1).masked_fill(~queries, 0.0).sum(1) / queries.sum(1)
+        scores[:, batch.span(record.key)] += received * category
+    return scores.masked_fill(~batch.mask, 0.0)
+
+
+@method(family="attention x gradient", signed=False, needs=("attention_gradient", "deciding"), paper="arXiv:2103.15679")
+def gae(subject: Subject, batch: Batch, target: Aim, *, normalise: bool = True, start_layer: int = 0) -> Explained:
+    """Generic attention explainability: relevance R carried through all layers by the head mean of (G o A)^+.
+
+    Self-attention: R += Abar R (rules 6 and 7). Cross- and co-attention of queries s and keys q:
+    R_sq += Rbar_ss^T Abar Rbar_qq and R_ss += Abar R_qs (10 and 11), where Rbar divides the rows of R - I by their sums
+    and adds I (8 and 9; `normalise=False` leaves that out). Read at the deciding token, whose own entry is the
+    identity's and is left out. R of every pair of streams is in the details when there are several.
+    """
+    trace = subject.trace(batch, target, ("attention_gradient", "deciding"))
+    blocks = steps(subject, trace, start_layer)
+    if all(record.query == record.key for record in blocks):  # one stream, or towers that do not meet: a fold of rows
+        state = readers(subject, trace, batch, "row")
+        begun = state.clone()
+        for record in reversed(blocks):
+            span = batch.span(record.query)
+            state[:, :, span] += state[:, :, span] @ _positive(record).to(state.dtype)
+        return Explained(finished(state - begun, batch, trace, "row"))
+    relevance = _carried(blocks, batch, subject, normalise)
+    scores = _zeros(subject, batch)
+    for stream, rows in trace.deciding.items():
+        chosen = (rows & batch.mask[:, batch.span(stream)]).to(scores.dtype)
+        share = chosen / chosen.sum(1, keepdim=True)
+        for (query, key), matrix in relevance.items():
+            if query == stream:
+                own = share if query == key else 0.0
+                scores[:, batch.span(key)] += (share[:, None] @ matrix)[:, 0] - own
+    details = {f"R {query} {key}": matrix for (query, key), matrix in relevance.items()}
+    return Explained(scores.masked_fill(~batch.mask, 0.0), details=details)
+
+
+Relevance = dict[tuple[str, str], Tensor]  # (query stream, key stream) -> (batch, query, key)
+
+
+def _carried(blocks: list[Record], batch: Batch, subject: Subject, normalise: bool) -> Relevance:
+    """Rules 6 to 11, first block to last; co-attention blocks that belong together use the matrices before both."""
+    streams = list(batch.streams)
+    like = _zeros(subject, batch)
+    size = {stream: batch.lengths[stream] for stream in streams}
+    relevance = {
+        (s, q): torch.eye(size[s], dtype=like.dtype, device=like.device).repeat(len(batch), 1, 1)
+        if s == q
+        else like.new_zeros(len(batch), size[s], size[q])
+        for s in streams
+        for q in streams
+    }
+    for group in _together(blocks):
+        added: Relevance = {}
+        for record in group:
+            s, q, maps = record.query, record.key, _positive(record).to(like.dtype)
+            if s == q:
+                for other in streams:
+                    added[s, other] = maps @ relevance[s, other]
+                continue
+            own, others = (_normalised(relevance[x, x]) if normalise else relevance[x, x] for x in (s, q))
+            added[s, q] = own.transpose(1, 2) @ maps @ others
+            added[s, s] = maps @ relevance[q, s]
+        for pair, matrix in added.items():
+            relevance[pair] = relevance[pair] + matrix
+    return relevance
+
+
+def _together(blocks: list[Record]) -> list[list[Record]]:
+    """Two blocks that look at each other's streams, one after the other, are one step."""
+    groups: list[list[Record]] = []
+    for record in blocks:
+        last = groups[-1][-1] if groups else None
+        mutual = last is not None and last.query != last.key and (last.query, last.key) == (record.key, record.query)
+        if mutual and len(groups[-1]) == 1:
+            groups[-1].append(record)
+        else:
+            groups.append([record])
+    return groups
+
+
+def _normalised(matrix: Tensor) -> Tensor:
+    """Rows of R - I divided by their sums, plus I; a row of zeros stays one (rules 8 and 9)."""
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    rest = matrix - identity
+    total = rest.sum(-1, keepdim=True)
+    return torch.where(total != 0, rest / torch.where(total != 0, total, 1.0), 0.0) + identity
+
+
+def _positive(record: Record) -> Tensor:
+    """Rule 5: the mean over heads of (G o A)^+, (batch, query, key)."""
+    return (record.gradient * record.weights).clamp(min=0).mean(1)
+
+
+def _zeros(subject: Subject, batch: Batch) -> Tensor:
+    dtype = torch.float64 if subject.dtype == torch.float64 else torch.float32
+    return torch.zeros(batch.mask.shape, dtype=dtype, device=batch.mask.device)

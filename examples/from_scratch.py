@@ -146,6 +146,7 @@ class SinusoidalPositions(nn.Module):
         speed = length ** (-torch.arange(0, width, 2) / width)  # (width / 2,): from 1 down to almost 1 / length
         angle = torch.arange(length)[:, None] * speed  # (token, width / 2)
         table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)  # (token, width): sine, cosine, sine, ...
+        self.table: Tensor
         self.register_buffer("table", table)  # a buffer moves with the model and is not trained
 
     def forward(self, length: int) -> Tensor:
@@ -161,70 +162,90 @@ POSITIONS = {"learned": LearnedPositions, "sinusoidal": SinusoidalPositions}
 class Transformer(nn.Module):
     """Words and places to vectors, through the blocks, and from the start token's last vector to the classes."""
 
-    def __init__(
-        self, positions: str, width: int = 32, heads: int = 4, blocks: int = 2, dropout: float = 0.1
-    ) -> None:
+    def __init__(self, positions: str, width: int = 32, heads: int = 4, blocks: int = 2, dropout: float = 0.1) -> None:
         super().__init__()
         self.words = nn.Embedding(len(VOCABULARY), width)
+        self.forget = nn.Dropout1d(dropout)  # in training, whole words go missing: the model learns to do without
         self.positions = POSITIONS[positions](MAX_TOKENS, width)
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.classify = nn.Linear(width, len(LABELS))
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.words(ids) + self.positions(ids.shape[1])  # (batch, token, width)
+        x = self.forget(self.words(ids)) + self.positions(ids.shape[1])  # (batch, token, width)
+        return self.answer(x)
+
+    def answer(self, x: Tensor) -> Tensor:
         for block in self.blocks:
             x = block(x)  # the shape stays, so blocks can be stacked
         return self.classify(self.norm(x)[:, 0])  # (batch, class)
 
 
+@torch.no_grad()
+def walk_through(model: Transformer, text: str) -> None:
+    """Print what happens to a sentence on its way through an untrained model."""
+    ids = torch.tensor([to_ids(text)])
+    words, places = model.words(ids), model.positions(ids.shape[1])
+    x = words + places
+    block = model.blocks[0]
+    print(f"2. On its way through the model, {text!r} is")
+    for tensor, meaning in [
+        (ids, f"ids, the start token first: {ids[0].tolist()}"),
+        (words, "a vector per word"),
+        (x, "with the vector of its place added"),
+        (block.attention.heads[0](x), "what one head brings each token"),
+        (block.attention(x), f"what {len(block.attention.heads)} heads bring, side by side and projected"),
+        (block(x), "after a whole block: the same shape again"),
+        (model(ids), "the logits, read from the start token"),
+    ]:
+        print(f"   {tuple(tensor.shape)!s:12} {meaning}")
+    order = torch.randperm(words.shape[1] - 1) + 1
+    order = torch.cat([torch.zeros(1, dtype=torch.long), order])  # the start token stays first
+    change = (model.answer(words[:, order]) - model.answer(words)).abs().max()
+    print(f"   Shuffle the words, and without positions the logits change by {change:.1e}: rounding,", end=" ")
+    change = (model(ids[:, order]) - model(ids)).abs().max()
+    print(f"with positions by {change:.1e}.\n")
+
+
 # ---- 6. Training -----------------------------------------------------------------------------------------------------
 
 
-def make_batch(rng: random.Random, size: int) -> tuple[Tensor, Tensor]:
+def make_batch(rng: random.Random, length: int, size: int) -> tuple[Tensor, Tensor]:
     """Sentences of one length, as ids (batch, token) and labels (batch,)."""
-    length = rng.choice(LENGTHS)
     texts, labels, _ = zip(*(make_sentence(rng, length) for _ in range(size)), strict=True)
     return torch.tensor([to_ids(text) for text in texts]), torch.tensor(labels)
 
 
 @torch.no_grad()
-def accuracy(model: Transformer, rng: random.Random, batches: int = 10) -> float:
-    """The share of right answers on new sentences, a hundred per batch."""
+def accuracy(model: Transformer, rng: random.Random, size: int) -> float:
+    """The share of right answers on this many new sentences of each length."""
     model.eval()  # dropout off
-    drawn = [make_batch(rng, 100) for _ in range(batches)]
+    drawn = [make_batch(rng, length, size) for length in LENGTHS]
     return torch.cat([model(ids).argmax(-1) == labels for ids, labels in drawn]).float().mean().item()
 
 
-def train(model: Transformer, rng: random.Random, goal: float = 0.995, max_steps: int = 1500) -> None:
+def train(model: Transformer, rng: random.Random, goal: float = 0.995, max_steps: int = 2000) -> None:
     """Guess, measure the surprise at the true labels, go a small step downhill; until the goal is reached."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=LR)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(1, max_steps + 1):
         model.train()  # dropout on
-        ids, labels = make_batch(rng, 64)
+        ids, labels = make_batch(rng, rng.choice(LENGTHS), 64)
         loss = F.cross_entropy(model(ids), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if step % 50 == 0:
-            right = accuracy(model, rng)
-            print(f"  step {step:4}: loss {loss.item():.3f}, {right:6.1%} of new sentences right")
+            right = accuracy(model, rng, size=200)
+            print(f"   step {step:4}: loss {loss.item():.3f}, {right:.1%} of new sentences right")
             if right >= goal:
                 break
     model.eval()
 
 
-def trained(positions: str, seed: int = 0) -> Transformer:
-    """A trained model, the same on every run."""
-    torch.manual_seed(seed)
-    model = Transformer(positions)
-    train(model, random.Random(seed))
-    return model
-
-
 # ---- 7. Explaining ---------------------------------------------------------------------------------------------------
 
 METHODS = ["attention", "gradient_x_input", "integrated_gradients"]
+TEXT = "dax not wug sul not pok"  # "not wug" decides: yes; the second "not" is a decoy
 
 
 def encode(text: str) -> dict[str, Any]:
@@ -234,7 +255,79 @@ def encode(text: str) -> dict[str, Any]:
     return {"tensors": {"input": torch.tensor(to_ids(text))}, "features": {"text": names}, "special": {"text": special}}
 
 
-def found_share(attribution: whence.Attribution, planted: set[int]) -> float:
-    """With k planted words, the share of them among the k highest scores; the start token does not compete."""
-    scores = attribution.scores[~attribution.special]
-    return len(planted & {int(place) for place in np.argsort(-scores)[: len(planted)]}) / len(planted)
+def look_inside(subject: whence.Subject, text: str) -> whence.subject.Trace:
+    """One pass with whence watching: the logits and the attention weights of every head."""
+    batch = subject.batch([subject.encode(text)])
+    return subject.trace(batch, subject.aim([None]), ["attention"])
+
+
+def print_heads(trace: Any, text: str) -> None:
+    """Where each head of each layer looks, seen from the start token."""
+    print(f"   {'':14}", *(f"{name:>7}" for name in [START, *text.split()]))
+    for record in trace.attention:
+        for number, weights in enumerate(record.weights[0]):  # (query, key)
+            print(f"   layer {record.layer} head {number}", *(f"{share:7.2f}" for share in weights[0].tolist()))
+
+
+def found(attribution: whence.Attribution, planted: set[int]) -> float:
+    """Of k planted words, the share among the k strongest scores, for or against; the start token does not compete."""
+    strength = np.abs(attribution.scores[~attribution.special])
+    strongest = set(np.argsort(-strength)[: len(planted)].tolist())
+    return len(planted & strongest) / len(planted)
+
+
+def mark(subject: whence.Subject, sentences: list[Sentence], methods: list[str]) -> dict[str, float]:
+    """Each method's mean share of planted words found, and what guessing would find."""
+    comparisons = whence.compare(subject, [text for text, _, _ in sentences], methods=methods)
+    marks = {}
+    for method in methods:
+        shares = [found(c[method], planted) for c, (_, _, planted) in zip(comparisons, sentences, strict=True)]
+        marks[method] = float(np.mean(shares))
+    marks["guessing"] = float(np.mean([len(planted) / len(text.split()) for text, _, planted in sentences]))
+    return marks
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--positions", choices=list(POSITIONS), default="learned")
+    positions = parser.parse_args().positions
+
+    torch.manual_seed(0)
+    rng = random.Random(0)
+    print("1. The language: fillers, one cue, perhaps a 'not' before it. What decides is in capitals.")
+    for _ in range(4):
+        text, label, planted = make_sentence(rng, 6)
+        print(
+            "  ", *(word.upper() if i in planted else word for i, word in enumerate(text.split())), "->", LABELS[label]
+        )
+    print()
+
+    model = Transformer(positions)
+    walk_through(model.eval(), TEXT)
+
+    print(f"3. Training with {positions} positions:")
+    train(model, rng)
+    print(f"   Held out: {accuracy(model, random.Random(1), size=400):.1%} of 2000 sentences right.\n")
+
+    subject = whence.wrap(model, encode=encode, labels=LABELS)
+    print(f"4. whence found {subject!r}")
+    trace = look_inside(subject, TEXT)
+    with torch.no_grad():
+        plain = model(torch.tensor([to_ids(TEXT)]))
+    print(f"   Logits alone {plain[0].tolist()}, watched {trace.logits[0].tolist()}:", end=" ")
+    print(f"they differ by {(plain - trace.logits).abs().max().item()}.")
+    print("   The heads of one MultiHeadAttention are one layer. Where the start token looks:")
+    print_heads(trace, TEXT)
+
+    print("\n5. Attention is one answer to what the model read; other methods ask the gradients.\n")
+    print(whence.compare(subject, TEXT, methods=METHODS))
+
+    sentences = [make_sentence(rng, rng.choice(LENGTHS)) for _ in range(60)]
+    print(f"\n6. The right answer is known here, so explanations can be marked, on {len(sentences)} new sentences.")
+    print("   Share of the deciding words among the strongest scores:")
+    for method, share in mark(subject, sentences, METHODS).items():
+        print(f"   {method:22} {share:.0%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,7 @@ distance to the right one means something.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,15 +24,6 @@ CLOSE = {torch.float32: 1e-5, torch.float64: 1e-10}
 FAR = 1e-4  # ten times what rounding may do in float32
 NAMES = ["bert", "gpt2", "from-scratch"]
 DTYPES = [torch.float32, torch.float64]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """The same bits need the same order of sums."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(count)
 
 
 # ---- the plain side --------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ PAD, END, UNKNOWN = SPECIAL = ("<pad>", "</s>", "<unk>")
 CHARACTERS = string.ascii_letters + string.digits + " ,-./:"
 LONGEST = 128  # characters of a source
 LAYERS, WIDTH, HEADS = 2, 64, 4
-STEPS, BATCH_SIZE, RATE, SEED = 5000, 64, 2e-3, 0
+STEPS, BATCH_SIZE, RATE, SEED = 4000, 64, 2e-3, 0
 TRAINING_SEED, HELD_OUT_SEED = 10**9, 10**6  # the seeds of the dates; training takes one more at each step
 
 

@@ -20,7 +20,7 @@ BLANKS = ("[PAD]", "[UNK]", "[MASK]")  # what a method may put in place of a wor
 KINDS = {"colour": tuple(data.COLOURS), "shape": data.SHAPES, "size": tuple(data.SIZES)}
 LONGEST = 32  # tokens of a question
 LAYERS, WIDTH, HEADS = {"l_layers": 2, "r_layers": 1, "x_layers": 2}, 64, 4
-STEPS, BATCH_SIZE, RATE, SEED = 5000, 64, 1e-3, 0
+STEPS, BATCH_SIZE, RATE, SEED = 3000, 64, 1e-3, 0
 TRAINING_SEED, HELD_OUT_SEED = 10**9, 10**6  # the seeds of the pictures; training takes one more at each step
 
 

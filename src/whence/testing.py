@@ -26,7 +26,7 @@ from whence.batching import Batch
 from whence.hooks import configs, difference, eager, fingerprint, lent
 from whence.registry import Record
 from whence.subject import Subject
-from whence.types import Attribution, Input
+from whence.types import Attribution, Target
 
 # A batch of another size adds up its sums in another order. That moves a float32 logit by some 1e-6 of its scale;
 # gradients of deep or steep models magnify it, and 1e-4 of the sum of absolute scores is still far below what a mistake
@@ -89,6 +89,7 @@ class Trial:
         self.record, self.options = registry.resolve("method", method)
         self.tolerance = TOLERANCE.get(subject.dtype, HALF)  # of scores
         self.fused = FUSED if subject.dtype in TOLERANCE else HALF  # of logits
+        self.draws = False  # the method made a random generator
 
     def explain(self, inputs: Any, target: Any = None, **options: Any) -> Any:
         """`whence.explain` with the method on trial."""
@@ -97,7 +98,10 @@ class Trial:
     @cached_property
     def together(self) -> list[Attribution]:
         """All inputs in one call."""
-        return self.explain(self.inputs)
+        with mock.patch.object(np.random, "default_rng", wraps=np.random.default_rng) as generator:
+            found = self.explain(self.inputs)
+        self.draws = generator.called
+        return found
 
     @cached_property
     def alone(self) -> list[Attribution]:
@@ -105,14 +109,14 @@ class Trial:
         return [self.explain(raw, batch_size=1) for raw in self.inputs]
 
     @cached_property
-    def rows(self) -> list[Input]:
-        """What the model is given: the inputs, or what each of their generated tokens could see."""
-        items = [self.subject.encode(raw) for raw in self.inputs]
-        return [row for item in items for row in ([cut for cut, _ in self.subject.rows(item)] or [item])]
+    def plain(self) -> list[tuple[list[int], Batch, Tensor]]:
+        """The rows as `explain` batches them, by number, with the plain model's logits.
 
-    def batches(self) -> list[Batch]:
-        """The rows as `explain` batches them."""
-        return [batch for _, batch in self.subject.batches(self.rows)]
+        A row is what the model is given: an input, or what one of its generated tokens could see.
+        """
+        items = [self.subject.encode(raw) for raw in self.inputs]
+        rows = [row for item in items for row in ([cut for cut, _ in self.subject.rows(item)] or [item])]
+        return [(numbers, batch, self.subject.logits(batch)) for numbers, batch in self.subject.batches(rows)]
 
 
 _CHECKS: list[Check] = []
@@ -176,8 +180,7 @@ def _check(
 @_check()
 def given_back(trial: Trial) -> None:
     """The model, its settings, its logits and the global random states are as they were, also after an error."""
-    model, batches = trial.subject.model, trial.batches()
-    logits = [trial.subject.logits(batch) for batch in batches]
+    model, plain = trial.subject.model, trial.plain
     before = fingerprint(model, full=True)
     changed = ""
     # `lent` puts right what it can on its way out; holding it here shows what the method itself left behind.
@@ -190,10 +193,10 @@ def given_back(trial: Trial) -> None:
     changed = changed or difference(before, fingerprint(model, full=True))
     if changed:
         raise CheckFailed(f"the model was not given back as it was lent: {changed} changed")
-    for batch, plain in zip(batches, logits, strict=True):
+    for _, batch, logits in plain:
         again = trial.subject.logits(batch)
-        if not torch.equal(again, plain):
-            raise CheckFailed(f"the model's logits moved by {_distance(again, plain):.3g} while it was explained")
+        if not torch.equal(again, logits):
+            raise CheckFailed(f"the model's logits moved by {_distance(again, logits):.3g} while it was explained")
 
 
 @_check()
@@ -219,8 +222,8 @@ def plain_forward(trial: Trial) -> None:
     subject, needs = trial.subject, sorted(trial.record.wanted(trial.options))
     exact = any("_attn_implementation_internal" in vars(config) for config in configs(subject.model))
     allowed = TORCH if subject.dtype in TOLERANCE and not exact else trial.fused
-    for batch in trial.batches():
-        _same_logits(_recorded(subject, batch, needs), subject.logits(batch), allowed, "the model's own path")
+    for _, batch, logits in trial.plain:
+        _same_logits(_recorded(subject, batch, needs), logits, allowed, "the model's own path")
         if exact:
             with lent(subject.model), eager(subject.model):
                 _same_logits(_recorded(subject, batch, needs), subject.logits(batch), 0.0, "the eager path")
@@ -249,11 +252,11 @@ def repeatable(trial: Trial) -> None:
 @_check()
 def seeded(trial: Trial) -> None:
     """A method that draws random numbers gives other scores under another seed."""
-    with mock.patch.object(np.random, "default_rng", wraps=np.random.default_rng) as generator:
-        others = trial.explain(trial.inputs, seed=1)
-    if not generator.called:
+    usual = trial.together
+    if not trial.draws:
         raise NotApplicable("the method makes no random generator")
-    if all(np.array_equal(a.scores, b.scores) for a, b in zip(trial.together, others, strict=True)):
+    others = trial.explain(trial.inputs, seed=1)
+    if all(np.array_equal(a.scores, b.scores) for a, b in zip(usual, others, strict=True)):
         raise CheckFailed(
             "the method draws random numbers, yet seeds 0 and 1 give equal scores; use batch.generators()"
         )
@@ -275,6 +278,9 @@ def among_others(trial: Trial) -> None:
     _several(trial)
     for number, (a, b) in enumerate(zip(trial.together, trial.alone, strict=True)):
         _agree(a, b.scores, trial.tolerance, f"input {number} among others and alone")
+        gap = np.abs(np.subtract(a.output, b.output)).max()
+        if not gap <= trial.tolerance * max(1.0, np.abs(b.output).max()):
+            raise CheckFailed(f"input {number}: the output moves by {gap:.3g} when it is among others")
 
 
 @_check()
@@ -299,15 +305,17 @@ def shared(trial: Trial) -> None:
 @_check()
 def output(trial: Trial) -> None:
     """The stored output is the target's value on the plain model, and a target left open is what that predicts."""
-    for number, a in enumerate(trial.together):
-        cuts = [cut for cut, _ in trial.subject.rows(a.input)] or [a.input]
-        targets = a.target if isinstance(a.target, tuple) else (a.target,)
-        for row, target, stored in zip(cuts, targets, np.atleast_1d(a.output), strict=True):
-            batch = trial.subject.batch([row])
-            logits = trial.subject.logits(batch)
-            value, best = float(trial.subject.aim([target])(logits, batch)), int(logits.argmax())
-            if not abs(value - stored) <= max(trial.tolerance, trial.fused) * _scale(logits):
-                raise CheckFailed(f"input {number}: {stored:.7g} is stored as the {target}, which is {value:.7g}")
+    stored = [
+        (number, target, value)
+        for number, a in enumerate(trial.together)
+        for target, value in zip(_per_row(a.target), np.atleast_1d(a.output), strict=True)
+    ]
+    for rows, batch, logits in trial.plain:
+        values = trial.subject.aim([stored[row][1] for row in rows])(logits, batch).tolist()
+        for row, value, best in zip(rows, values, logits.argmax(-1).tolist(), strict=True):
+            number, target, found = stored[row]
+            if not abs(value - found) <= trial.fused * _scale(logits):
+                raise CheckFailed(f"input {number}: {found:.7g} is stored as the {target}, which is {value:.7g}")
             if target.predicted and target.index != best:
                 raise CheckFailed(f"input {number}: the {target} is explained, but class {best} is predicted")
 
@@ -430,6 +438,10 @@ def _agree(a: Attribution, expected: np.ndarray, tolerance: float, what: str) ->
             f"{what}: the scores of feature {worst[-1]} ({a.features[worst[-1]]!r}) are {a.scores[worst]:.6g} and "
             f"{expected[worst]:.6g}, {(gap / scale)[worst]:.3g} of the absolute sum apart; {tolerance:g} is allowed"
         )
+
+
+def _per_row(target: Target | tuple[Target, ...]) -> tuple[Target, ...]:
+    return target if isinstance(target, tuple) else (target,)
 
 
 def _sums(a: Attribution) -> tuple[np.ndarray, np.ndarray]:

@@ -34,6 +34,7 @@ VOCABULARY = [START, NOT, *CUES, *FILLERS]
 LABELS = ["no", "yes"]
 LENGTHS = range(4, 9)  # words in a sentence
 MAX_TOKENS = 1 + max(LENGTHS)
+SEED = 2
 
 Sentence = tuple[str, int, set[int]]  # its words, its label, and the places of the words that decide it
 
@@ -165,7 +166,7 @@ class Transformer(nn.Module):
     def __init__(self, positions: str, width: int = 32, heads: int = 4, blocks: int = 2, dropout: float = 0.1) -> None:
         super().__init__()
         self.words = nn.Embedding(len(VOCABULARY), width)
-        self.forget = nn.Dropout1d(dropout)  # in training, whole words go missing: the model learns to do without
+        self.forget = nn.Dropout1d(0.05)  # in training, now and then a whole word is blanked: learn to do without it
         self.positions = POSITIONS[positions](MAX_TOKENS, width)
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
@@ -185,10 +186,8 @@ class Transformer(nn.Module):
 def walk_through(model: Transformer, text: str) -> None:
     """Print what happens to a sentence on its way through an untrained model."""
     ids = torch.tensor([to_ids(text)])
-    words, places = model.words(ids), model.positions(ids.shape[1])
-    x = words + places
-    block = model.blocks[0]
-    print(f"2. On its way through the model, {text!r} is")
+    words, block = model.words(ids), model.blocks[0]
+    x = words + model.positions(ids.shape[1])
     for tensor, meaning in [
         (ids, f"ids, the start token first: {ids[0].tolist()}"),
         (words, "a vector per word"),
@@ -199,12 +198,10 @@ def walk_through(model: Transformer, text: str) -> None:
         (model(ids), "the logits, read from the start token"),
     ]:
         print(f"   {tuple(tensor.shape)!s:12} {meaning}")
-    order = torch.randperm(words.shape[1] - 1) + 1
-    order = torch.cat([torch.zeros(1, dtype=torch.long), order])  # the start token stays first
-    change = (model.answer(words[:, order]) - model.answer(words)).abs().max()
-    print(f"   Shuffle the words, and without positions the logits change by {change:.1e}: rounding,", end=" ")
-    change = (model(ids[:, order]) - model(ids)).abs().max()
-    print(f"with positions by {change:.1e}.\n")
+    backwards = [0, *range(ids.shape[1] - 1, 0, -1)]  # the start token stays first
+    change = (model.answer(words[:, backwards]) - model.answer(words)).abs().max()
+    print(f"   Read backwards, the logits change by {change:.1e} without positions, which is rounding, and", end=" ")
+    print(f"by {(model(ids[:, backwards]) - model(ids)).abs().max():.1e} with them.")
 
 
 # ---- 6. Training -----------------------------------------------------------------------------------------------------
@@ -255,36 +252,17 @@ def encode(text: str) -> dict[str, Any]:
     return {"tensors": {"input": torch.tensor(to_ids(text))}, "features": {"text": names}, "special": {"text": special}}
 
 
-def look_inside(subject: whence.Subject, text: str) -> whence.subject.Trace:
-    """One pass with whence watching: the logits and the attention weights of every head."""
-    batch = subject.batch([subject.encode(text)])
-    return subject.trace(batch, subject.aim([None]), ["attention"])
-
-
-def print_heads(trace: Any, text: str) -> None:
-    """Where each head of each layer looks, seen from the start token."""
-    print(f"   {'':14}", *(f"{name:>7}" for name in [START, *text.split()]))
-    for record in trace.attention:
-        for number, weights in enumerate(record.weights[0]):  # (query, key)
-            print(f"   layer {record.layer} head {number}", *(f"{share:7.2f}" for share in weights[0].tolist()))
-
-
-def found(attribution: whence.Attribution, planted: set[int]) -> float:
-    """Of k planted words, the share among the k strongest scores, for or against; the start token does not compete."""
-    strength = np.abs(attribution.scores[~attribution.special])
-    strongest = set(np.argsort(-strength)[: len(planted)].tolist())
-    return len(planted & strongest) / len(planted)
-
-
 def mark(subject: whence.Subject, sentences: list[Sentence], methods: list[str]) -> dict[str, float]:
-    """Each method's mean share of planted words found, and what guessing would find."""
+    """Of k deciding words, the share among the k strongest scores, for or against: per method, and when guessing."""
+    found: dict[str, list[float]] = {name: [] for name in [*methods, "guessing"]}
     comparisons = whence.compare(subject, [text for text, _, _ in sentences], methods=methods)
-    marks = {}
-    for method in methods:
-        shares = [found(c[method], planted) for c, (_, _, planted) in zip(comparisons, sentences, strict=True)]
-        marks[method] = float(np.mean(shares))
-    marks["guessing"] = float(np.mean([len(planted) / len(text.split()) for text, _, planted in sentences]))
-    return marks
+    for comparison, (_, _, planted) in zip(comparisons, sentences, strict=True):
+        for attribution in comparison:
+            strength = np.abs(attribution.scores[~attribution.special])  # the start token does not compete
+            strongest = np.argsort(-strength)[: len(planted)].tolist()
+            found[attribution.method].append(len(planted.intersection(strongest)) / len(planted))
+        found["guessing"].append(len(planted) / len(strength))
+    return {name: float(np.mean(shares)) for name, shares in found.items()}
 
 
 def main() -> None:
@@ -292,39 +270,44 @@ def main() -> None:
     parser.add_argument("--positions", choices=list(POSITIONS), default="learned")
     positions = parser.parse_args().positions
 
-    torch.manual_seed(0)
-    rng = random.Random(0)
-    print("1. The language: fillers, one cue, perhaps a 'not' before it. What decides is in capitals.")
-    for _ in range(4):
-        text, label, planted = make_sentence(rng, 6)
-        print(
-            "  ", *(word.upper() if i in planted else word for i, word in enumerate(text.split())), "->", LABELS[label]
-        )
-    print()
+    print("1. The language: fillers, one cue, perhaps a 'not' before it. The words that decide are in capitals.")
+    new = random.Random(SEED + 1)  # sentences that training does not draw
+    for text, label, planted in [make_sentence(new, 6) for _ in range(4)]:
+        words = [word.upper() if place in planted else word for place, word in enumerate(text.split())]
+        print(f"   {' '.join(words)} -> {LABELS[label]}")
 
-    model = Transformer(positions)
-    walk_through(model.eval(), TEXT)
+    torch.manual_seed(SEED)
+    model = Transformer(positions).eval()
+    print(f"\n2. On its way through the model, {TEXT!r} is")
+    walk_through(model, TEXT)
 
-    print(f"3. Training with {positions} positions:")
-    train(model, rng)
-    print(f"   Held out: {accuracy(model, random.Random(1), size=400):.1%} of 2000 sentences right.\n")
+    print(f"\n3. Training with {positions} positions:")
+    train(model, random.Random(SEED))
+    print(f"   In the end: {accuracy(model, new, size=400):.1%} of {400 * len(LENGTHS)} new sentences right")
 
+    print("\n4. The same pass, alone and with whence watching:")
     subject = whence.wrap(model, encode=encode, labels=LABELS)
-    print(f"4. whence found {subject!r}")
-    trace = look_inside(subject, TEXT)
+    trace = subject.trace(subject.batch([subject.encode(TEXT)]), subject.aim([None]), ["attention"])
     with torch.no_grad():
-        plain = model(torch.tensor([to_ids(TEXT)]))
-    print(f"   Logits alone {plain[0].tolist()}, watched {trace.logits[0].tolist()}:", end=" ")
-    print(f"they differ by {(plain - trace.logits).abs().max().item()}.")
-    print("   The heads of one MultiHeadAttention are one layer. Where the start token looks:")
-    print_heads(trace, TEXT)
+        logits = model(torch.tensor([to_ids(TEXT)]))
+    print(f"   The logits, {logits[0].tolist()}, differ by {(trace.logits - logits).abs().max():.1e}.")
+    print("   The heads of one MultiHeadAttention are recorded as one layer. Where the start token looks:")
+    print(f"   {'':14}", *(f"{name:>7}" for name in [START, *TEXT.split()]))
+    for record in trace.attention:
+        for number, weights in enumerate(record.weights[0]):  # (query, key)
+            print(f"   layer {record.layer} head {number}", *(f"{share:7.2f}" for share in weights[0].tolist()))
 
-    print("\n5. Attention is one answer to what the model read; other methods ask the gradients.\n")
+    print("\n5. Which words made the model say so? One method, then three side by side:\n")
+    print(whence.explain(subject, TEXT, method="gradient_x_input"), "\n")
     print(whence.compare(subject, TEXT, methods=METHODS))
+    print(
+        "\n   They need not agree. In the last layer, tokens have already gathered something from others: a look at"
+        "\n   'not' can be a look at 'wug'. A gradient asks what a tiny change would do: little, where the model is sure."
+        "\n   Integrated gradients go all the way from blank words to these, and add up to the change of the logit."
+    )
 
-    sentences = [make_sentence(rng, rng.choice(LENGTHS)) for _ in range(60)]
-    print(f"\n6. The right answer is known here, so explanations can be marked, on {len(sentences)} new sentences.")
-    print("   Share of the deciding words among the strongest scores:")
+    sentences = [make_sentence(new, new.choice(LENGTHS)) for _ in range(60)]
+    print(f"\n6. Here it is known which words decide. How many of them are on top, in {len(sentences)} new sentences?")
     for method, share in mark(subject, sentences, METHODS).items():
         print(f"   {method:22} {share:.0%}")
 

@@ -115,9 +115,12 @@ def test_long_parts_are_refused_with_the_surplus() -> None:
     assert [sum("cut from" in note for note in a.notes), a.streams.count("target")] == [2, 64]
 
 
-def test_cutting_away_the_whole_continuation_is_refused() -> None:
-    long = {"prompt": LONG, "continuation": " a film"}
-    refused(subject("gpt2"), long, "no token of the continuation is left", truncate=True)
+def test_a_long_prompt_is_cut_at_its_start_and_a_long_continuation_refused() -> None:
+    made = subject("gpt2")
+    cut = explained(made, {"prompt": LONG, "continuation": " a film"}, truncate=True)
+    assert len(cut.features) == made.max_length and any("cut" in note for note in cut.notes)
+    assert cut.input.generated and cut.input.generated[-1] == len(cut.features) - 1
+    refused(made, {"prompt": "a", "continuation": LONG}, "continuation alone", truncate=True)
 
 
 ODD = {
@@ -542,7 +545,6 @@ def test_a_seed_must_be_a_whole_number(seed: Any) -> None:
         (np.zeros(7), ["baseline", "(7,)", "width"]),
         (np.zeros((3, 32)), ["baseline", "(3, 32)"]),
         (np.array(["a"]), ["baseline"]),
-        (lambda x: x.numpy(), ["baseline"]),
         (lambda x: x[..., :3], ["baseline", "3)"]),
         (np.full(32, np.nan), ["finite"]),
     ],

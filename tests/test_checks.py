@@ -26,7 +26,10 @@ Method = Callable[..., Any]
 # Eight points are too few for completeness, which the adaptive default is for; it is checked by itself below.
 SPECS = {"integrated_gradients": "integrated_gradients(steps=8)"}
 CONTINUED = ["a masterful film", {"prompt": "two dogs are playing", "continuation": " with a ball"}]
-TRANSLATED = ["the house was warm", {"source": "a masterful film", "output": "the film was good"}]
+TRANSLATED = [
+    {"source": "the house was warm", "output": "it was warm"},
+    {"source": "they walked along the river", "output": "the lights appeared"},
+]
 
 
 @cache
@@ -94,6 +97,11 @@ OPTIONS = [
 @pytest.mark.parametrize(("name", "spec"), OPTIONS)
 def test_options(name: str, spec: str) -> None:
     check_method(spec, subject_of(name), inputs_of(name)).raise_for_failures()
+
+
+@pytest.mark.parametrize("name", ["t5", "bart", "marian"])
+def test_outputs_that_the_model_generates(name: str) -> None:
+    check_method("gradient_x_input", subject_of(name), ["the house was warm", "a masterful film"]).raise_for_failures()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from whence import registry, zoo
+from whence.batching import shown
 from whence.hooks import lent
 from whence.registry import Explained, Record
 from whence.subject import Subject
@@ -33,8 +34,9 @@ def explain(
     `target`: a label, an index, a token's text, `kind(...)` such as "log_odds('positive')", a function
     `(logits, batch) -> (batch,)`, or a list with one per input; by default what the model predicts.
     """
-    record, options = registry.resolve("method", method or DEFAULT_METHOD, options)
-    notes = () if method else (f"no method was named: {DEFAULT_METHOD} was used",)
+    _check_call(subject, seed, batch_size)
+    record, options = registry.resolve("method", DEFAULT_METHOD if method is None else method, options)
+    notes = () if method is not None else (f"no method was named: {DEFAULT_METHOD} was used",)
     single = not isinstance(inputs, list)
     raws = [inputs] if single else inputs
     items = _encoded(subject, raws, truncate, single)
@@ -55,6 +57,7 @@ def compare(
     progress: bool = False,
 ) -> Any:
     """Several methods on one input (a Comparison) or on each of a list (a list): one target, shared passes."""
+    _check_call(subject, seed, batch_size)
     if isinstance(methods, str) or not methods:
         raise ValueError(f"compare takes a list of methods, such as ['attention', 'gradient'], not {methods!r}")
     specs = [registry.resolve("method", spec) for spec in methods]
@@ -81,15 +84,26 @@ def list_models() -> list[dict[str, Any]]:
     return [zoo.card(name) for name in zoo.names()]
 
 
+def _check_call(subject: Any, seed: Any, batch_size: Any) -> None:
+    if not isinstance(subject, Subject):
+        kind = type(subject).__name__
+        raise TypeError(f"the first argument is a Subject, not a {kind}; make one with whence.load or whence.wrap")
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ValueError(f"seed must be a whole number from 0, not {seed!r}")
+    if batch_size is not None and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
+        raise ValueError(f"batch_size must be a positive whole number, not {batch_size!r}")
+
+
 def _encoded(subject: Subject, raws: Sequence[Any], truncate: bool, single: bool) -> list[Input]:
     items = []
     for number, raw in enumerate(raws):
         try:
             items.append(subject.encode(raw, truncate=truncate))
-        except (ValueError, TypeError, OSError) as error:
+        except Exception as error:
             if single:
                 raise
-            raise type(error)(f"input {number} of the list: {error}") from error
+            kind = type(error) if type(error) in (ValueError, TypeError, FileNotFoundError) else ValueError
+            raise kind(f"input {number} of the list: {error or repr(error)}") from error
     return items
 
 
@@ -116,8 +130,6 @@ def _run(
         if subject.task not in record.tasks:
             fitting = ", ".join(record.tasks)
             raise ValueError(f"{record.name} works on {fitting} models, and {subject.name} is a {subject.task} model")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size must be a positive number, not {batch_size}")
     flat: list[Input] = []  # one entry per row of scores: an input, or a generated token of one
     wanted: list[Any] = []
     places: list[list[int]] = []
@@ -183,11 +195,12 @@ def _attributions(
     found = []
     for row, scores in enumerate(batch.unpadded(result.scores)):
         if not np.isfinite(scores).all():
-            raise ValueError(f"{record.name} gave scores that are not finite for {str(batch.inputs[row].raw)[:60]!r}")
+            raise ValueError(f"{record.name} gave scores that are not finite for {shown(batch.inputs[row])}")
         target = aim.targets[row]
         output = float(outputs[row])
         base = None if not record.signed else 0.0 if bases is None else float(bases[row])
-        guessed = (f"no target was given: {target} is what the model predicts",) if target.predicted else ()
+        left_open = "no target was given" if target.kind == "logit" else "no class or token was named"
+        guessed = (f"{left_open}: {target} is what the model predicts",) if target.predicted else ()
         found.append(
             Attribution(
                 scores=scores,

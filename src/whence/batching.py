@@ -164,6 +164,16 @@ def stream_names(item: Input) -> tuple[str, ...]:
     return tuple(dict.fromkeys(item.streams))
 
 
+def shown(item: Input) -> str:
+    """The input as an error names it."""
+    raw = item.raw
+    if isinstance(raw, dict):
+        raw = next((value for value in raw.values() if isinstance(value, str)), next(iter(raw.values()), None))
+    if isinstance(raw, np.ndarray):
+        return f"a picture of {raw.shape[1]} x {raw.shape[0]} pixels" if raw.ndim in (2, 3) else "an array"
+    return repr(str(raw)[:60])
+
+
 def kind_of(item: Input) -> tuple[str, ...]:
     """What inputs have in common that a model treats alike: their streams and arguments."""
     return (*stream_names(item), "|", *sorted(item.tensors))

@@ -97,7 +97,8 @@ def with_output(input: Input, ids: Any, processor: Any, start_token: int) -> Inp
 def pieces(processor: Any, text: str) -> list[tuple[int, str]]:
     """The token ids and pieces of a text, without special tokens."""
     tokenizer = _tokenizer(processor, "a token's text")
-    ids = list(_call(tokenizer, _without_surrogates(text), special=False)["input_ids"])
+    text = _without_surrogates(text)
+    ids = list(_call(tokenizer, text, special=False)["input_ids"])
     # A tokenizer that puts a space before every text cuts " Paris" in two, though its vocabulary has it whole.
     whole = text.replace(" ", "▁")
     if len(ids) > 1 and _has_metaspace(tokenizer):
@@ -217,7 +218,9 @@ def _continued(tokenizer: Any, texts: dict[str, str], limit: int | None, truncat
     rows = head + tail
     if limit is not None and len(rows) > limit:
         notes += (_cut_note(texts, len(rows), limit, truncate),)
-        rows = _cut(rows, limit, getattr(tokenizer, "truncation_side", "right"))
+        if len(tail) >= limit:
+            raise ValueError(f"the continuation alone has {len(tail)} tokens, and the model takes {limit}: shorten it")
+        rows = _cut(head, limit - len(tail), "left") + tail  # what stands next to the continuation is kept
     ids = np.array([row.id for row in rows])
     streams = ["target" if row.part == "continuation" else "source" for row in rows]
     generated = tuple(i for i, stream in enumerate(streams) if stream == "target")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from whence import encoding, zoo
 from whence.registry import suggest
 from whence.subject import Subject
+
+_TOKENIZER_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "source.spm", "merges")
 
 
 def wrap(
@@ -55,61 +58,78 @@ def wrap(
 
 def load(name: str | Path, *, device: str | None = None, dtype: Any = None, trust_remote_code: bool = False) -> Subject:
     """A Subject by name: an embedded model, a folder, or a hub id. Weights are read from safetensors only."""
-    import transformers
-
     embedded = str(name) if str(name) in zoo.names() else None
-    place = str(zoo.folder(embedded)) if embedded else str(name)
+    place = str(zoo.folder(embedded)) if embedded else os.path.expanduser(name)
     if not Path(place).is_dir() and ("\\" in place or place.startswith((".", "/", "~"))):
         raise FileNotFoundError(f"there is no folder {place!r}; give a folder with config.json, or a hub id")
-    shared = {"trust_remote_code": trust_remote_code}
+    options: dict[str, Any] = {"trust_remote_code": True} if trust_remote_code else {}
+    model = _model(place, options | ({} if dtype is None else {"dtype": dtype}))
+    task = _task(model, None, None)
+    processor = _processor(place, task, options)
+    encode = zoo.encoder(embedded, processor) if embedded else None
+    return wrap(model.to(device) if device else model, processor, task=task, encode=encode, name=Path(place).name)
+
+
+def _model(place: str, options: dict[str, Any]) -> Any:
+    """The model of a folder or hub id, with every weight it needs, in eval mode; one sentence where that fails."""
+    import transformers
+
+    if Path(place).is_dir() and not (Path(place) / "config.json").exists():
+        raise ValueError(f"the folder {place!r} has no config.json; give one that save_pretrained made")
+    trusted = {key: value for key, value in options.items() if key == "trust_remote_code"}
     try:
-        config = transformers.AutoConfig.from_pretrained(place, **shared)
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{place!r} could not be loaded as a folder or hub id: {str(error).splitlines()[0]}"
-        ) from error
+        config = transformers.AutoConfig.from_pretrained(place, **trusted)
+    except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"{place!r} brings code of its own; if it may run here, pass trust_remote_code=True"
+            ) from error
+        raise ValueError(f"{place!r} cannot be read as a model: {_sentence(error)}") from error
     architecture = (getattr(config, "architectures", None) or [""])[0]
-    kind = getattr(transformers, architecture, None)
-    if kind is None and not trust_remote_code:
-        raise ValueError(
-            f"{place!r} names the architecture {architecture!r}, which transformers {transformers.__version__} "
-            "does not have; if its own code may run here, pass trust_remote_code=True"
-        )
-    kind = kind or transformers.AutoModel
-    options = {} if dtype is None else {"dtype": dtype}
+    kind: Any = getattr(transformers, architecture, None) if architecture else None
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+        if not trusted:
+            raise ValueError(
+                f"{place!r} names the architecture {architecture!r}, which transformers {transformers.__version__} "
+                "does not have; if its own code may run here, pass trust_remote_code=True"
+            )
+        kind = transformers.AutoModel
+    options = options | {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        model, info = kind.from_pretrained(
-            place, use_safetensors=True, output_loading_info=True, **options, **(shared if trust_remote_code else {})
-        )
-    except OSError as error:
+        model, info = kind.from_pretrained(place, **options)
+    except Exception as error:
         raise ValueError(
-            f"{place!r} has no weights in safetensors form, the only one that is read: {str(error).splitlines()[0]}"
+            f"the weights of {place!r} cannot be read; they must be in safetensors form and fit the config: "
+            f"{_sentence(error)}"
         ) from error
-    if info["missing_keys"]:
-        missing = sorted(info["missing_keys"])
-        shown = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
+    missing = sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
+    if missing:
+        names = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
         raise ValueError(
-            f"{place!r} lacks weights that {architecture} needs ({shown}), "
+            f"{place!r} lacks weights that {architecture} needs, or has them in another shape ({names}), "
             "so its answers would be random; load a checkpoint that was trained for this task"
         )
-    model = model.to(device) if device else model
-    task = _task(model, None, None)
-    processor = _processor(place, task, shared)
-    encode = zoo.encoder(embedded, processor) if embedded else None
-    return wrap(model.eval(), processor, task=task, encode=encode, name=Path(place).name)
+    return model.eval()
 
 
 def _processor(place: str, task: str, options: dict[str, Any]) -> Any:
     """The tokenizer or processor that a task needs; None when the folder has none, which encoding then says."""
     import transformers
 
-    kinds = {
-        "image-classification": transformers.AutoImageProcessor,
-        "image-text": transformers.AutoProcessor,
-    }
-    with contextlib.suppress(OSError, ValueError):
-        return kinds.get(task, transformers.AutoTokenizer).from_pretrained(place, **options)
-    return None
+    kinds = {"image-classification": transformers.AutoImageProcessor, "image-text": transformers.AutoProcessor}
+    try:
+        processor = kinds.get(task, transformers.AutoTokenizer).from_pretrained(place, **options)
+    except (OSError, ValueError):
+        return None
+    files = [file.name for file in Path(place).iterdir()] if Path(place).is_dir() else []
+    made_up = files and not any(name.startswith(_TOKENIZER_FILES) for name in files)
+    # transformers makes up a tokenizer without words where the files are missing
+    return None if made_up and hasattr(processor, "convert_ids_to_tokens") else processor
+
+
+def _sentence(error: Exception) -> str:
+    """The first sentence of an error."""
+    return re.split(r"(?<=[.!?])\s|\n", str(error).strip() or repr(error), maxsplit=1)[0].rstrip(".")
 
 
 def _task(model: nn.Module, processor: Any, encode: Any) -> str:

@@ -152,10 +152,12 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
         if isinstance(tree, ast.Name):
             return tree.id, {}
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.args:
-            return tree.func.id, {k.arg: ast.literal_eval(k.value) for k in tree.keywords if k.arg}
+            names = [keyword.arg for keyword in tree.keywords]
+            if None not in names and len(set(names)) == len(names):
+                return tree.func.id, {str(k.arg): ast.literal_eval(k.value) for k in tree.keywords}
     except (SyntaxError, ValueError):
         pass
-    raise ValueError(f"cannot read the spec {spec!r}; write a name, or name(option=value) with literal values")
+    raise ValueError(f"cannot read the spec {spec!r}; write a name, or name(option=value), each option once")
 
 
 def validate(record: Record, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,8 +191,8 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"<{type(value).__name__}>"
+    literal = isinstance(value, (str, int, float, bool, list, tuple, dict, type(None)))
+    return repr(value) if literal else getattr(value, "__name__", f"<{type(value).__name__}>")
 
 
 def _fits(value: Any, annotation: Any) -> bool:

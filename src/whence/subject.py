@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from whence import anatomy, encoding
 from whence.anatomy import Anatomy, Site
 from whence.attention import Edit, Record, Tap
-from whence.batching import Batch, buckets, collate, cut, distinct, grown, kind_of
+from whence.batching import Batch, buckets, collate, cut, distinct, grown, kind_of, shown
 from whence.hooks import eager, lent, put_back, settings
 from whence.targets import Aim, resolve
 from whence.types import Input
@@ -89,13 +89,15 @@ class Subject:
     @property
     def max_length(self) -> int | None:
         """The most tokens the model takes, where tokenizer or config say so."""
-        limits = [getattr(getattr(self.processor, "tokenizer", self.processor), "model_max_length", None)]
         config = getattr(self.model, "config", None)
+        offset = max(
+            (1 + m.padding_idx for n, m in self.model.named_modules() if _counts_from_padding(n, m)), default=0
+        )
+        limits = [getattr(self._tokenizer, "model_max_length", None)]
         for part in (config, getattr(config, "text_config", None)):
-            limits += [getattr(part, name, None) for name in ("max_position_embeddings", "n_positions")]
-        known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < 10**7]
-        padded = [m.padding_idx for n, m in self.model.named_modules() if _numbers_from_padding(n, m)]
-        return min(known) - (max(padded) + 1 if padded else 0) if known else None
+            positions = [getattr(part, name, None) for name in ("max_position_embeddings", "n_positions")]
+            limits += [count - offset for count in positions if isinstance(count, int)]
+        return min((limit for limit in limits if isinstance(limit, int) and 0 < limit < 10**7), default=None)
 
     def pieces(self, text: str) -> list[tuple[int, str]]:
         """The tokens of a text, ids and pieces."""
@@ -103,7 +105,7 @@ class Subject:
 
     def name_of(self, index: int) -> str:
         """The label of a class, or the text of a token."""
-        if self.generates:
+        if self.generates and index >= 0:
             return encoding.readable(self._tokenizer, [index])[0]
         return self.labels[index] if self.labels and index < len(self.labels) else str(index)
 
@@ -405,10 +407,9 @@ class Subject:
     def _check(self, logits: Tensor, batch: Batch) -> None:
         bad = ~torch.isfinite(logits.detach()).all(-1)
         if bad.any():
-            row = int(bad.nonzero()[0, 0])
-            raw = str(batch.inputs[row].raw)
+            item = batch.inputs[int(bad.nonzero()[0, 0])]
             raise ValueError(
-                f"{self.name} returned NaN or infinite logits for {raw[:60]!r}; there is nothing to explain: "
+                f"{self.name} returned NaN or infinite logits for {shown(item)}; there is nothing to explain: "
                 "check the weights, the input and the precision"
             )
 
@@ -560,6 +561,6 @@ def _patches(pixels: Tensor, batch: Batch, stream: str) -> Tensor:
     return out
 
 
-def _numbers_from_padding(name: str, module: nn.Module) -> bool:
+def _counts_from_padding(name: str, module: nn.Module) -> bool:
     """Position embeddings that count from behind the padding index (RoBERTa, MPNet) take that many tokens less."""
     return "position" in name and isinstance(module, nn.Embedding) and module.padding_idx is not None

@@ -103,6 +103,14 @@ class Aim:
         """f of every example: (batch,)."""
         if any(t.index is None and t.kind != "function" for t in self.targets):
             raise RuntimeError("the target is not fixed yet: run the plain inputs first")
+        classes = logits.shape[-1]
+        wrong = [i for t in self.targets for i in (t.index or 0, t.against or 0) if not 0 <= i < classes]
+        if wrong:
+            raise ValueError(
+                f"the target index {wrong[0]} is out of range: there are {classes} classes or tokens, from 0"
+            )
+        if classes == 1 and any(t.kind == "margin" for t in self.targets):
+            raise ValueError("the model has one output, so there is no margin to a runner-up; use the logit")
         index = torch.tensor([t.index or 0 for t in self.targets], device=logits.device)
         against = torch.tensor([t.against or 0 for t in self.targets], device=logits.device)
         logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -141,7 +149,11 @@ def resolve(wanted: Any, subject: Namer) -> Target | Function:
     """What the caller wrote to a Target: a label first, then an index, a token's text, `kind(...)`; or a function."""
     if wanted is None:
         return Target()
-    if isinstance(wanted, Target) or callable(wanted):
+    if isinstance(wanted, Target):
+        if wanted.kind not in KINDS:
+            raise ValueError(f"unknown kind of target {wanted.kind!r}; {suggest(wanted.kind, KINDS)}")
+        return wanted
+    if callable(wanted):
         return wanted
     if isinstance(wanted, bool) or not isinstance(wanted, (str, int, np.integer)):
         raise ValueError(f"a target is a label, an index, a token's text or a function, not {wanted!r}")
@@ -154,8 +166,6 @@ def resolve(wanted: Any, subject: Namer) -> Target | Function:
     if len(arguments) != 2 if kind == "contrast" else len(arguments) > 1:
         count = "two classes or tokens" if kind == "contrast" else "one class or token, or none"
         raise ValueError(f"the target {kind}(...) takes {count}, and {wanted!r} has {len(arguments)}")
-    if kind == "margin" and subject.labels is not None and len(subject.labels) == 1:
-        raise ValueError(f"{subject.name} has one output, so there is no runner-up; use the logit")
     indices = []
     for argument in arguments:
         index = _find(argument, subject)
@@ -171,10 +181,9 @@ def resolve(wanted: Any, subject: Namer) -> Target | Function:
 def _find(wanted: Any, subject: Namer) -> int | None:
     """The index of a label, a class number or a single token; None for anything else."""
     labels = subject.labels if not subject.generates else None
-    if isinstance(wanted, (int, np.integer)):
-        if wanted < 0 or (labels and wanted >= len(labels)):
-            size = f"{len(labels)} classes" if labels else "outputs"
-            raise ValueError(f"the target index {wanted} is out of range: {subject.name} has {size}, from 0")
+    if isinstance(wanted, (int, np.integer)) and not isinstance(wanted, bool):
+        if labels and not 0 <= wanted < len(labels):
+            raise ValueError(f"the target index {wanted} is out of range: there are {len(labels)} classes, from 0")
         return int(wanted)
     if labels and wanted in labels:
         return labels.index(wanted)
@@ -185,6 +194,8 @@ def _find(wanted: Any, subject: Namer) -> int | None:
 
 
 def _unknown(wanted: Any, subject: Namer) -> ValueError:
+    if subject.generates and (not isinstance(wanted, str) or not wanted):
+        return ValueError(f"a target names an index or a token's text, not {wanted!r}")
     if subject.generates:
         pieces = subject.pieces(wanted)
         shown = ", ".join(repr(piece) for _, piece in pieces)
@@ -195,7 +206,7 @@ def _unknown(wanted: Any, subject: Namer) -> ValueError:
     labels = ", ".join(map(repr, subject.labels or ())) or "none that are known; give an index"
     near = suggest(str(wanted), subject.labels or ())
     hint = f"; {near}" if near.startswith("did") else ""
-    return ValueError(f"{wanted!r} is not a label of {subject.name}; its labels are {labels}{hint}")
+    return ValueError(f"the target {wanted!r} is not a label of {subject.name}; its labels are {labels}{hint}")
 
 
 def _spec(text: Any) -> tuple[str, list[Any]]:

@@ -41,6 +41,8 @@ def attention(
     """
     trace = subject.trace(batch, target, ("attention", "deciding"))
     layers = layer if isinstance(layer, list) else [layer]
+    if not layers:
+        raise ValueError("attention: layer takes a number or a list of at least one, not []")
     scores: dict[str, Tensor] = {}
     sinks = []
     for records in _connections(subject, trace):

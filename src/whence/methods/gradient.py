@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 import torch
+from scipy.special import roots_legendre
 from torch import Tensor
 
 from whence.batching import Batch, ids_of
@@ -114,10 +116,11 @@ def _path(
     return {stream: (_wide(x[stream]) - _wide(x0[stream])) * total[stream] for stream in x}
 
 
+@functools.cache
 def _nodes(rule: str, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes in [0, 1] and their weights, which sum to 1."""
     if rule == "gausslegendre":
-        nodes, weights = np.polynomial.legendre.leggauss(count)
+        nodes, weights = roots_legendre(count)
         return (nodes + 1) / 2, weights / 2
     if rule == "trapezoid":
         nodes = np.linspace(0, 1, count)
@@ -132,11 +135,13 @@ def _baseline(subject: Subject, batch: Batch, at: At, x: Streams, wanted: object
     """The states of the baseline: special tokens and padding as in the input."""
     x0 = {}
     for stream, state in x.items():
-        if callable(wanted):
-            new = wanted(state)
-        elif isinstance(wanted, np.ndarray):
-            new = torch.as_tensor(wanted, dtype=state.dtype, device=state.device)
-        elif wanted == "zero" or state.ndim == 4:
+        if callable(wanted) or isinstance(wanted, np.ndarray):
+            new = _given(wanted(state.clone()) if callable(wanted) else wanted, state)
+        elif wanted == "zero" or (state.ndim == 4 and wanted is None):
+            new = torch.zeros_like(state)
+        elif state.ndim == 4 and len(x) == 1:
+            raise ValueError(f"pixels have no {wanted} token; use the baseline 'zero', an array or a function")
+        elif state.ndim == 4:  # a picture beside a text, for which the token is meant
             new = torch.zeros_like(state)
         else:
             new = _token_states(subject, batch, at, stream, state, None if wanted is None else str(wanted))
@@ -149,6 +154,14 @@ def _baseline(subject: Subject, batch: Batch, at: At, x: Streams, wanted: object
             new = torch.where(batch.special[:, batch.span(stream)].to(state.device)[..., None], state, new)
         x0[stream] = new
     return x0
+
+
+def _given(values: object, state: Tensor) -> Tensor:
+    """A user's baseline as a tensor like the states."""
+    try:
+        return torch.as_tensor(values, dtype=state.dtype, device=state.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"a baseline is an array of numbers, not {type(values).__name__}") from error
 
 
 def _token_states(subject: Subject, batch: Batch, at: At, stream: str, state: Tensor, name: str | None) -> Tensor:

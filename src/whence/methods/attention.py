@@ -97,7 +97,7 @@ def flow(
     """The greatest flow from the deciding token to each input token, with attention as the capacities of the edges.
 
     Edges carry (1 - w) A + w I as in `rollout`, in units of 1 / `scale`, since the solver counts in whole numbers; the
-    flows of a row are then divided by their sum. Several deciding tokens share one source, each with an equal part.
+    flows of a row are then divided by their sum. Several deciding tokens of a stream share its source equally.
     """
     from whence.methods.maxflow import flows
 

@@ -86,7 +86,8 @@ def attcat(subject: Subject, batch: Batch, target: Aim) -> Tensor:
         state = trace.states[record.layer].get(record.key)
         if state is None:
             continue
-        category = (state.float() * trace.gradients[record.layer][record.key].float()).sum(-1)  # (batch, token)
+        gradient = trace.gradients[record.layer][record.key].to(scores.dtype)
+        category = (state.to(scores.dtype) * gradient).sum(-1)  # (batch, token)
         queries = real(record, batch)[:, :, None]
         received = record.weights.mean(1).masked_fill(~queries, 0.0).sum(1) / queries.sum(1)
         scores[:, batch.span(record.key)] += received * category
@@ -99,60 +100,62 @@ def gae(subject: Subject, batch: Batch, target: Aim, *, normalise: bool = True, 
 
     Self-attention: R += Abar R (rules 6 and 7). Cross- and co-attention of queries s and keys q:
     R_sq += Rbar_ss^T Abar Rbar_qq and R_ss += Abar R_qs (10 and 11), where Rbar divides the rows of R - I by their sums
-    and adds I (8 and 9; `normalise=False` leaves that out). Read at the deciding token, whose own entry is the
-    identity's and is left out. R of every pair of streams is in the details when there are several.
+    and adds I (8 and 9; `normalise=False` leaves that out). Read at the deciding token, the identity's 1 taken
+    off its own entry. R of every pair of streams is in the details when there are several.
     """
     trace = subject.trace(batch, target, ("attention_gradient", "deciding"))
     blocks = steps(subject, trace, start_layer)
     if all(record.query == record.key for record in blocks):  # one stream, or towers that do not meet: a fold of rows
-        state = readers(subject, trace, batch, "row")
-        begun = state.clone()
+        start = readers(subject, trace, batch, "row")
+        rest = torch.zeros_like(start)  # rows of R - I: what is tiny beside I keeps its digits
         for record in reversed(blocks):
             span = batch.span(record.query)
-            state[:, :, span] += state[:, :, span] @ _positive(record).to(state.dtype)
-        return Explained(finished(state - begun, batch, trace, "row"))
+            rest[:, :, span] += (start + rest)[:, :, span] @ _positive(record).to(rest.dtype)
+        return Explained(finished(rest, batch, trace, "row"))
     relevance = _carried(blocks, batch, subject, normalise)
     scores = _zeros(subject, batch)
     for stream, rows in trace.deciding.items():
         chosen = (rows & batch.mask[:, batch.span(stream)]).to(scores.dtype)
         share = chosen / chosen.sum(1, keepdim=True)
-        for (query, key), matrix in relevance.items():
+        for (query, key), rest in relevance.items():
             if query == stream:
-                own = share if query == key else 0.0
-                scores[:, batch.span(key)] += (share[:, None] @ matrix)[:, 0] - own
-    details = {f"R {query} {key}": matrix for (query, key), matrix in relevance.items()}
+                scores[:, batch.span(key)] += (share[:, None] @ rest)[:, 0]
+    details = {f"R {query} {key}": _whole(rest, query, key, batch) for (query, key), rest in relevance.items()}
     return Explained(scores.masked_fill(~batch.mask, 0.0), details=details)
 
 
-Relevance = dict[tuple[str, str], Tensor]  # (query stream, key stream) -> (batch, query, key)
+Relevance = dict[tuple[str, str], Tensor]  # (query stream, key stream) -> R, or R - I within a stream
 
 
 def _carried(blocks: list[Record], batch: Batch, subject: Subject, normalise: bool) -> Relevance:
-    """Rules 6 to 11, first block to last; co-attention blocks that belong together use the matrices before both."""
-    streams = list(batch.streams)
+    """Rules 6 to 11, first block to last; co-attention blocks that belong together use the matrices before both.
+
+    Within a stream R - I is carried, which keeps its digits where it is tiny beside I.
+    """
+    streams, size = list(batch.streams), batch.lengths
     like = _zeros(subject, batch)
-    size = {stream: batch.lengths[stream] for stream in streams}
-    relevance = {
-        (s, q): torch.eye(size[s], dtype=like.dtype, device=like.device).repeat(len(batch), 1, 1)
-        if s == q
-        else like.new_zeros(len(batch), size[s], size[q])
-        for s in streams
-        for q in streams
-    }
+    rest = {(s, q): like.new_zeros(len(batch), size[s], size[q]) for s in streams for q in streams}
     for group in _together(blocks):
         added: Relevance = {}
         for record in group:
             s, q, maps = record.query, record.key, _positive(record).to(like.dtype)
             if s == q:
-                for other in streams:
-                    added[s, other] = maps @ relevance[s, other]
+                added |= {(s, other): maps @ rest[s, other] for other in streams}
+                added[s, s] = maps + added[s, s]
                 continue
-            own, others = (_normalised(relevance[x, x]) if normalise else relevance[x, x] for x in (s, q))
+            own, others = (_normalised(rest[x, x], normalise) for x in (s, q))
             added[s, q] = own.transpose(1, 2) @ maps @ others
-            added[s, s] = maps @ relevance[q, s]
+            added[s, s] = maps @ rest[q, s]
         for pair, matrix in added.items():
-            relevance[pair] = relevance[pair] + matrix
-    return relevance
+            rest[pair] = rest[pair] + matrix
+    return rest
+
+
+def _whole(rest: Tensor, query: str, key: str, batch: Batch) -> list[Tensor]:
+    """R of every example, without padding."""
+    matrices = rest + torch.eye(rest.shape[-1], dtype=rest.dtype, device=rest.device) if query == key else rest
+    masks = zip(matrices, batch.streams[query], batch.streams[key], strict=True)
+    return [matrix[rows][:, columns] for matrix, rows, columns in masks]
 
 
 def _together(blocks: list[Record]) -> list[list[Record]]:
@@ -168,12 +171,11 @@ def _together(blocks: list[Record]) -> list[list[Record]]:
     return groups
 
 
-def _normalised(matrix: Tensor) -> Tensor:
-    """Rows of R - I divided by their sums, plus I; a row of zeros stays one (rules 8 and 9)."""
-    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    rest = matrix - identity
+def _normalised(rest: Tensor, normalise: bool) -> Tensor:
+    """I plus the rows of R - I divided by their sums; a row of zeros stays one (rules 8 and 9)."""
     total = rest.sum(-1, keepdim=True)
-    return torch.where(total != 0, rest / torch.where(total != 0, total, 1.0), 0.0) + identity
+    scaled = torch.where(total != 0, rest / torch.where(total != 0, total, 1.0), 0.0) if normalise else rest
+    return scaled + torch.eye(rest.shape[-1], dtype=rest.dtype, device=rest.device)
 
 
 def _positive(record: Record) -> Tensor:

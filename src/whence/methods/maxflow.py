@@ -12,7 +12,7 @@ Step = tuple[np.ndarray, slice, slice]  # weights (query, key) that leave a toke
 
 
 def flows(steps: Sequence[Step], residual: float, start: np.ndarray, real: np.ndarray, scale: int) -> np.ndarray:
-    """The greatest flow from the start, shares of the last layer's tokens, to each real token of the input: (feature,).
+    """The greatest flow from the start, shares of the deciding tokens, to each real token of the input: (feature,).
 
     Node (l, i) is token i before step l; edges go from (l + 1, i) to (l, j) with the weight of step l.
     """
@@ -32,7 +32,7 @@ def flows(steps: Sequence[Step], residual: float, start: np.ndarray, real: np.nd
     begin = np.flatnonzero(start)
     tails.append(np.full(len(begin), source))
     heads.append(depth * size + begin)
-    capacities.append(start[begin] / start.sum() if len(begin) > 1 else np.ones(1))
+    capacities.append(start[begin])
     whole = np.round(np.concatenate(capacities) * scale).astype(np.int32)
     shape = (source + 1, source + 1)
     graph = csr_array((whole, (np.concatenate(tails), np.concatenate(heads))), shape=shape)

@@ -302,7 +302,7 @@ def main() -> None:
     print(whence.compare(subject, TEXT, methods=METHODS))
     print(
         "\n   They need not agree. In the last layer, tokens have already gathered something from others: a look at"
-        "\n   'not' can be a look at 'wug'. A gradient asks what a tiny change would do: little, where the model is sure."
+        "\n   'not' can be a look at 'wug'. A gradient asks what a tiny change would do: little, where it is sure."
         "\n   Integrated gradients go all the way from blank words to these, and add up to the change of the logit."
     )
 

@@ -345,6 +345,12 @@ def test_a_users_own_method_passes(registered: Callable[..., str], name: str) ->
     assert report.method == "right" and set(report.skipped) == {"seeded", "complete"}
 
 
+def test_a_method_for_other_tasks_is_refused(registered: Callable[..., str]) -> None:
+    report = check_method(registered(right, **SIGNED, tasks=("causal-lm",)), subject_of("bert"), TEXTS)
+    assert report.passed == ("given_back",) and "right works on causal-lm models" in report.failed["well_formed"]
+    assert set(report.skipped.values()) == {"not run, since well_formed failed"}
+
+
 def test_a_model_that_behaves_otherwise_when_recorded_is_caught() -> None:
     made = fresh("torch-sdpa")
     made.model.head.register_forward_hook(lambda module, args, out: out + 1e-4 * torch.is_grad_enabled())

@@ -28,18 +28,18 @@ example = _example()
 KINDS = list(example.POSITIONS)
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def model(request: pytest.FixtureRequest) -> Any:
-    """Trained as the example trains it."""
-    with torch.random.fork_rng():
-        torch.manual_seed(example.SEED)
-        made = example.Transformer(request.param)
-        example.train(made, random.Random(example.SEED))
-    return made
+def _made(kind: str) -> Any:
+    """The model with random weights, its questions and keys large enough that attention has something to say."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        model = example.Transformer(kind).eval()
+        for name, weight in model.named_parameters():
+            if "query" in name or "key" in name:
+                weight *= 2
+    return model
 
 
-@pytest.fixture
-def subject(model: Any) -> whence.Subject:
+def _wrapped(model: Any) -> whence.Subject:
     return whence.wrap(model, encode=example.encode, labels=example.LABELS)
 
 
@@ -86,54 +86,61 @@ def test_sinusoidal_positions_tell_only_distances() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_order_matters_only_through_positions(kind: str) -> None:
-    made = example.Transformer(kind).eval()
+    model = _made(kind)
     ids = torch.tensor([example.to_ids("dax not wug sul"), example.to_ids("dax wug not sul")])
     with torch.no_grad():
-        words = made.answer(made.words(ids))
-        both = made(ids)
+        words, both = model.answer(model.words(ids)), model(ids)
     torch.testing.assert_close(words[0], words[1], atol=1e-5, rtol=0)
     assert (both[0] - both[1]).abs().max() > 1e-3
 
 
-def test_learns_the_language(model: Any) -> None:
-    ids, labels = example.make_batch(random.Random(10), max(example.LENGTHS), 1000)  # too many to have been seen
-    with torch.no_grad():
-        longest = (model(ids).argmax(-1) == labels).float().mean().item()
-    assert example.accuracy(model, random.Random(11), size=400) >= 0.98
-    assert longest >= 0.97
-
-
-def test_each_head_is_recorded_as_it_was(model: Any, subject: whence.Subject) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_head_is_recorded_as_it_was(kind: str) -> None:
+    model = _made(kind)
+    subject = _wrapped(model)
     texts = ["dax not wug sul not pok", "not tov blick gim rin fep"]
     ids = torch.tensor([example.to_ids(text) for text in texts])
     batch = subject.batch([subject.encode(text) for text in texts])
     trace = subject.trace(batch, subject.aim([None, None]), ["attention"])
-    own = _own_weights(model, ids)
+    own = [torch.stack(heads, dim=1) for heads in _own_weights(model, ids)]  # (batch, head, query, key) of each block
+    assert all((weights[:, 0] - weights[:, 1]).abs().max() > 0.1 for weights in own)  # heads can be told apart
     assert [record.layer for record in trace.attention] == [0, 1]
-    for record, heads in zip(trace.attention, own, strict=True):
-        assert torch.equal(record.weights, torch.stack(heads, dim=1))  # (batch, head, query, key)
+    for record, weights in zip(trace.attention, own, strict=True):
+        assert torch.equal(record.weights, weights)
     with torch.no_grad():
         assert torch.equal(trace.logits, model(ids))
 
 
-def test_attention_is_the_row_of_the_start_token(model: Any, subject: whence.Subject) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_is_the_row_of_the_start_token(kind: str) -> None:
+    model = _made(kind)
     own = _own_weights(model, torch.tensor([example.to_ids(example.TEXT)]))
     expected = torch.stack(own[-1], dim=1).mean(1)[0, 0]  # last layer, mean of its heads
-    scores = whence.explain(subject, example.TEXT, method="attention").scores
+    scores = whence.explain(_wrapped(model), example.TEXT, method="attention").scores
     np.testing.assert_allclose(scores, expected.numpy(), atol=1e-6)
 
 
-def test_lists_of_unequal_lengths_equal_one_at_a_time(subject: whence.Subject) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_of_unequal_lengths_equal_one_at_a_time(kind: str) -> None:
+    subject = _wrapped(_made(kind))
     texts = [text for text, _, _ in _sentences(12)]
+    assert {len(text.split()) for text in texts} == set(example.LENGTHS)
     together = whence.explain(subject, texts, method="gradient_x_input")
     for text, attribution in zip(texts, together, strict=True):
         alone = whence.explain(subject, text, method="gradient_x_input")
         np.testing.assert_allclose(attribution.scores, alone.scores, atol=1e-5)
 
 
-def test_planted_words_come_out_on_top(subject: whence.Subject) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_learns_the_language_and_planted_words_come_out_on_top(kind: str) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(example.SEED)
+        model = example.Transformer(kind)
+        example.train(model, random.Random(example.SEED))
+    assert example.accuracy(model, random.Random(10), size=400) >= 0.98
+
     methods = ["attention", "gradient_x_input", "integrated_gradients(steps=32)", "random"]
-    marks = example.mark(subject, _sentences(100), methods)
+    marks = example.mark(_wrapped(model), _sentences(100), methods)
     guessing = marks.pop("guessing")
     assert abs(marks.pop("random") - guessing) < 0.1
     assert min(marks.values()) > guessing + 0.12, marks

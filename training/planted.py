@@ -24,7 +24,7 @@ from whence.zoo.example import Example
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 BLANKS = ("[PAD]", "[UNK]", "[MASK]")  # what a method may put in place of a word
 LAYERS, WIDTH, HEADS = 3, 96, 4
-STEPS, BATCH_SIZE, RATE, SEED = 2500, 128, 1e-3, 0
+STEPS, BATCH_SIZE, RATE, SEED = 2000, 128, 1e-3, 0
 TRAINING_SEED, HELD_OUT_SEED = 10**9, 10**6  # the seeds of the sentences; training takes one more at each step
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from training import common
 LABELS = ("negative", "positive")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LEAST_COUNT = 4  # rarer pieces are spelled with shorter ones, which keeps the folder below 32 MB
+SHORT = 8  # pieces of a phrase that is not masked
 EPOCHS, BATCH_SIZE, SEED = 3, 32, 0
 
 Rows = list[tuple[int, str]]  # labels with their texts
@@ -24,19 +26,38 @@ def run(data: Path | None) -> None:
     if data is None:
         raise SystemExit("sst2 needs --data FOLDER with sst2/train.tsv and sst2/dev.tsv")
     rows, dev = (read(data / "sst2" / f"{part}.tsv") for part in ("train", "dev"))
-    model, tokenizer = pruned([text for _, text in rows])
-    encoded = tokenizer([text for _, text in rows])["input_ids"]
-    batches = common.bucketed([len(ids) for ids in encoded], BATCH_SIZE, EPOCHS, SEED)
+    texts = [spellings(text) for _, text in rows]
+    model, tokenizer = pruned([text for variants in texts for text in variants])
+    model.bert.embeddings.requires_grad_(False)  # words that the training texts lack then still fit in with the others
+    encoded = [tokenizer(variants)["input_ids"] for variants in texts]
+    batches = common.bucketed([len(variants[0]) for variants in encoded], BATCH_SIZE, EPOCHS, SEED)
     labels = torch.tensor([label for label, _ in rows])
 
     def loss(model: nn.Module, step: int) -> Tensor:
         chosen = batches[step]
-        inputs = tokenizer.pad({"input_ids": [encoded[i] for i in chosen]}, return_tensors="pt")
+        inputs = tokenizer.pad({"input_ids": [random.choice(encoded[i]) for i in chosen]}, return_tensors="pt")
+        inputs["input_ids"] = masked(inputs["input_ids"], tokenizer)
         return model(**inputs, labels=labels[chosen]).loss
 
     plan = common.Plan(steps=len(batches), rate=6e-5, average=0.999, seed=SEED, report=500)
     model = common.train("sst2", model, loss, plan, lambda model: accuracy(model, tokenizer, dev))
     common.save(model, tokenizer, CARD, lambda folder: shipped_accuracy(folder, dev), at_least=0.90, at_most_mb=32)
+
+
+def spellings(text: str) -> list[str]:
+    """A text of the treebank, which writes "ca n't" and ``so'', and the same text as people write it."""
+    quoted = text.replace("``", '"').replace("''", '"').replace("can not", "cannot")
+    short = quoted.replace("ca n't", "can't").replace(" n't", "n't")
+    long = quoted.replace("ca n't", "cannot").replace("wo n't", "will not").replace(" n't", " not")
+    return list(dict.fromkeys([text, short, long]))
+
+
+def masked(ids: Tensor, tokenizer: BertTokenizer) -> Tensor:
+    """The ids with every tenth piece or so masked, except in short phrases, which a single word may decide."""
+    if ids.shape[1] <= SHORT:
+        return ids
+    hidden = (torch.rand(ids.shape) < 0.1) & (ids >= len(SPECIAL))
+    return ids.masked_fill(hidden, tokenizer.mask_token_id)
 
 
 def read(file: Path) -> Rows:

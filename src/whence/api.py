@@ -99,10 +99,10 @@ def _encoded(subject: Subject, raws: Sequence[Any], truncate: bool, single: bool
     for number, raw in enumerate(raws):
         try:
             items.append(subject.encode(raw, truncate=truncate))
-        except Exception as error:
+        except (ValueError, TypeError, OSError, LookupError) as error:
             if single:
                 raise
-            kind = type(error) if type(error) in (ValueError, TypeError, FileNotFoundError) else ValueError
+            kind = type(error) if type(error) in (TypeError, FileNotFoundError) else ValueError
             raise kind(f"input {number} of the list: {error or repr(error)}") from error
     return items
 

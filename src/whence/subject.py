@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from whence import anatomy, encoding
 from whence.anatomy import Anatomy, Site
 from whence.attention import Edit, Record, Tap
-from whence.batching import Batch, buckets, collate, cut, distinct, grown, kind_of, shown
+from whence.batching import Batch, buckets, collate, cut, distinct, kind_of, shown
 from whence.hooks import eager, lent, put_back, settings
 from whence.targets import Aim, resolve
 from whence.types import Input
@@ -459,13 +459,13 @@ class Subject:
     def _pad_side(self, inputs: Sequence[Input]) -> str | None:
         """The side on which padding leaves the logits as they are: tried once; None: only equal lengths go together."""
         kind = kind_of(inputs[0])
-        if len(inputs) > 1 and kind not in self._padding:
-            item = max(inputs, key=lambda item: len(item.features))
-            longer = item
-            for name in dict.fromkeys(item.streams):
-                longer = grown(longer, name) or longer
-            self._padding[kind] = "right" if longer is item else self._tried(item, longer)
-        return self._padding.get(kind)
+        if kind not in self._padding:
+            alike = sorted((i for i in inputs if kind_of(i) == kind), key=lambda item: len(item.features))
+            shorter = [item for item in alike if len(item.features) < len(alike[-1].features)]
+            if not shorter:
+                return "right"  # nothing to pad yet
+            self._padding[kind] = self._tried(shorter[-1], alike[-1])
+        return self._padding[kind]
 
     def _tried(self, item: Input, longer: Input) -> str | None:
         """Pad an input beside a longer one, on its tokenizer's side first; decoders of encoder-decoders only right."""

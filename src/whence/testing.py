@@ -28,6 +28,8 @@ from whence.registry import Record
 from whence.subject import Subject
 from whence.types import Attribution, Target
 
+__all__ = ["Check", "Report", "check_method", "checks"]
+
 # A batch of another size adds up its sums in another order. That moves a float32 logit by some 1e-6 of its scale;
 # gradients of deep or steep models magnify it, and 1e-4 of the sum of absolute scores is still far below what a mistake
 # would move. Models in float64 often take their softmax in float32 all the same.
@@ -342,7 +344,7 @@ def residual(trial: Trial) -> None:
 def complete(trial: Trial) -> None:
     """The scores sum to f(x) - f(baseline): within the method's own `tolerance`, or 1e-3 of their absolute sum."""
     options = {name: option.default for name, option in trial.record.options.items()} | trial.options
-    own = isinstance(options.get("tolerance"), float)
+    own = isinstance(options.get("tolerance"), (int, float))
     tolerance, least = (options["tolerance"], 0.1) if own else (max(COMPLETE, trial.tolerance), 0.0)
     for number, a in enumerate(trial.together):
         _, sizes = _sums(a)
@@ -362,8 +364,6 @@ def negated(trial: Trial) -> None:
     count = len(trial.inputs)
     found = trial.explain(trial.inputs * 2, [_mixture] * count + [_negated_mixture] * count)
     for number, (a, b) in enumerate(zip(found[:count], found[count:], strict=True)):
-        if not a.scores.any():
-            continue
         _agree(b, -a.scores, trial.tolerance, f"input {number} for -f and the negated scores for f")
 
 

@@ -144,7 +144,8 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
-        speed = length ** (-torch.arange(0, width, 2) / width)  # (width / 2,): from 1 down to almost 1 / length
+        # From 1 down to almost 1 / length, so that every hand moves within a sentence; for long texts 10,000 is usual.
+        speed = length ** (-torch.arange(0, width, 2) / width)  # (width / 2,)
         angle = torch.arange(length)[:, None] * speed  # (token, width / 2)
         table = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)  # (token, width): sine, cosine, sine, ...
         self.table: Tensor
@@ -186,14 +187,16 @@ class Transformer(nn.Module):
 def walk_through(model: Transformer, text: str) -> None:
     """Print what happens to a sentence on its way through an untrained model."""
     ids = torch.tensor([to_ids(text)])
-    words, block = model.words(ids), model.blocks[0]
+    words = model.words(ids)
     x = words + model.positions(ids.shape[1])
+    block: Any = model.blocks[0]
+    normed = block.norm_1(x)
     for tensor, meaning in [
         (ids, f"ids, the start token first: {ids[0].tolist()}"),
         (words, "a vector per word"),
         (x, "with the vector of its place added"),
-        (block.attention.heads[0](x), "what one head brings each token"),
-        (block.attention(x), f"what {len(block.attention.heads)} heads bring, side by side and projected"),
+        (block.attention.heads[0](normed), "what one head brings each token"),
+        (block.attention(normed), f"what {len(block.attention.heads)} heads bring, side by side and projected"),
         (block(x), "after a whole block: the same shape again"),
         (model(ids), "the logits, read from the start token"),
     ]:
@@ -271,7 +274,7 @@ def main() -> None:
     positions = parser.parse_args().positions
 
     print("1. The language: fillers, one cue, perhaps a 'not' before it. The words that decide are in capitals.")
-    new = random.Random(SEED + 1)  # sentences that training does not draw
+    new = random.Random(SEED + 1)  # draws of its own, apart from those of the training
     for text, label, planted in [make_sentence(new, 6) for _ in range(4)]:
         words = [word.upper() if place in planted else word for place, word in enumerate(text.split())]
         print(f"   {' '.join(words)} -> {LABELS[label]}")
@@ -290,7 +293,7 @@ def main() -> None:
     trace = subject.trace(subject.batch([subject.encode(TEXT)]), subject.aim([None]), ["attention"])
     with torch.no_grad():
         logits = model(torch.tensor([to_ids(TEXT)]))
-    print(f"   The logits, {logits[0].tolist()}, differ by {(trace.logits - logits).abs().max():.1e}.")
+    print(f"   The logits, {logits[0].numpy().round(3)}, differ by {(trace.logits - logits).abs().max():.1e}.")
     print("   The heads of one MultiHeadAttention are recorded as one layer. Where the start token looks:")
     print(f"   {'':14}", *(f"{name:>7}" for name in [START, *TEXT.split()]))
     for record in trace.attention:
@@ -302,8 +305,9 @@ def main() -> None:
     print(whence.compare(subject, TEXT, methods=METHODS))
     print(
         "\n   They need not agree. In the last layer, tokens have already gathered something from others: a look at"
-        "\n   'not' can be a look at 'wug'. A gradient asks what a tiny change would do: little, where it is sure."
-        "\n   Integrated gradients go all the way from blank words to these, and add up to the change of the logit."
+        "\n   'not' can be a look at 'wug'. A gradient asks what a tiny change would do, which is little where the"
+        "\n   model is sure. Integrated gradients go all the way from blank words to these, and add up to the change"
+        "\n   of the logit."
     )
 
     sentences = [make_sentence(new, new.choice(LENGTHS)) for _ in range(60)]

@@ -16,7 +16,7 @@ LABELS = ("negative", "positive")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LEAST_COUNT = 4  # rarer pieces are spelled with shorter ones, which keeps the folder below 32 MB
 SHORT = 8  # pieces of a phrase that is not masked
-EPOCHS, BATCH_SIZE, SEED = 3, 32, 0
+EPOCHS, BATCH_SIZE, SEED = 2, 32, 0
 
 Rows = list[tuple[int, str]]  # labels with their texts
 

@@ -330,7 +330,7 @@ class Subject:
                 outputs=ends,
                 connections=found.connections if found else (),
             )
-            graph = torch.enable_grad() if changes or ends else torch.no_grad()
+            graph = torch.enable_grad() if backward or ends else torch.no_grad()
             with graph, tap if attention else contextlib.nullcontext():
                 logits, seen = self._forward(batch, watch, changes)
             if not change and edit is None:
@@ -464,7 +464,8 @@ class Subject:
             shorter = [item for item in alike if len(item.features) < len(alike[-1].features)]
             if not shorter:
                 return "right"  # nothing to pad yet
-            self._padding[kind] = self._tried(shorter[-1], alike[-1])
+            masked = any("mask" in name for name in alike[0].tensors)  # without one, padding could only pass by chance
+            self._padding[kind] = self._tried(shorter[-1], alike[-1]) if masked else None
         return self._padding[kind]
 
     def _tried(self, item: Input, longer: Input) -> str | None:

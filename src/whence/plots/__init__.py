@@ -181,9 +181,12 @@ def _comparison_facts(c: Comparison) -> list[tuple[str, str]]:
     if c[0].scores.ndim == 1:
         facts.append(("f(x)", number(c[0].output)))
     facts.append(("scale", c.scale_note))
+    shared = [note for note in c[0].notes if all(note in a.notes for a in c)]  # said once, not by every method
+    facts += [("note", note) for note in shared]
     for a in c:
         kept = (fact for fact in _facts(a) if fact[0] in ("warning", "note") or fact[1] == "all scores are 0")
-        facts += [(label if label != "scale" else "warning", f"{a.method}: {text}") for label, text in kept]
+        own = [(label, text) for label, text in kept if text not in shared]
+        facts += [(label if label != "scale" else "warning", f"{a.method}: {text}") for label, text in own]
     return [(label, printable(text)) for label, text in facts]
 
 

@@ -268,7 +268,7 @@ def test_errors_of_model(tmp_path: Path) -> None:
     assert "name a model with --model" in refused(2, "explain", TEXT)
     assert "there is no folder" in refused(1, "explain", TEXT, "-m", tmp_path / "none")
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
-    assert "could not be loaded" in refused(1, "explain", TEXT, "-m", tmp_path)
+    assert "cannot be read as a model" in refused(1, "explain", TEXT, "-m", tmp_path)
 
 
 def test_errors_of_compare(bert: str) -> None:

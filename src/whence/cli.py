@@ -170,7 +170,7 @@ def methods(
     if as_json:
         typer.echo(json.dumps([_facts(record) for record in records], indent=2, default=repr))
     elif name is None:
-        _print_table("method", "family", "scores are", "what they say", rows=map(_row, records))
+        _print_table("method", "what it is", rows=map(_row, records))
     else:
         _show_method(records[0])
 
@@ -315,17 +315,20 @@ def _give(results: Sequence[Any], as_json: bool, html: Path | None, save: Path |
 
 
 def _print_table(*columns: str, rows: Iterable[Iterable[str]]) -> None:
-    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2))
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
+    for number, column in enumerate(columns):
+        table.add_column(column, no_wrap=number == 0)  # names stay whole, so that they can be copied
     for row in rows:
         table.add_row(*row)
     Console(markup=False, emoji=False).print(table)  # cells may hold square brackets
 
 
-def _row(record: registry.Record) -> tuple[str, ...]:
-    """Needs and paper stand below the summary, so that the table fits a narrow terminal."""
+def _row(record: registry.Record) -> tuple[str, str]:
+    """Family, promises, needs and paper stand below the summary, so that the table fits a narrow terminal."""
     promises = "complete, signed" if record.complete else "signed" if record.signed else "unsigned"
     needs = ", ".join(need.partition(":")[0] for need in record.needs) or "nothing"
-    return record.name, record.family, promises, f"{record.summary}\nneeds {needs}; {record.paper or 'no paper'}\n"
+    facts = f"{record.family}; {promises}\nneeds {needs}; {record.paper or 'no paper'}"
+    return record.name, f"{record.summary}\n{facts}\n"
 
 
 def _show_method(record: registry.Record) -> None:

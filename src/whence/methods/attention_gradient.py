@@ -68,9 +68,7 @@ def attention_x_gradient(
     return scores.masked_fill(~batch.mask, 0.0)
 
 
-@method(
-    family="attention x gradient", needs=("attention", "gradient:*", "deciding"), paper="Qiang et al., NeurIPS 2022"
-)
+@method(family="attention x gradient", needs=("attention", "gradient:*", "deciding"), paper="NeurIPS 2022")
 def attcat(subject: Subject, batch: Batch, target: Aim) -> Tensor:
     """AttCAT: sum over layers of (h_i . dS/dh_i) times the mean attention that token i receives in that layer.
 

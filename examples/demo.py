@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import torch
+from rich import print as show
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
@@ -135,10 +136,10 @@ def main() -> None:
     subject = whence.wrap(*trained_model())
 
     attribution = whence.explain(subject, TEXT, method="integrated_gradients")
-    print(f"{attribution}\n")
+    show(attribution)
 
     comparison = whence.compare(subject, TEXT, methods=METHODS)
-    print(f"{comparison}\n")
+    show(comparison)
 
     page = Path("out/demo.html")
     page.parent.mkdir(exist_ok=True)

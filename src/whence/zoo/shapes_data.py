@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image, ImageDraw
 
-from whence import encoding
+from whence import encoding, pictures
 from whence.zoo.example import Example
 
 COLOURS = {
@@ -113,7 +113,7 @@ def encode(raw: Any, tokenizer: Any) -> dict[str, Any]:
         raise ValueError(f"shapes takes a dict with the keys 'image' and 'text', but {came} came")
     limit = tokenizer.model_max_length
     text = encoding.encode(raw["text"], task="text-classification", processor=tokenizer, max_length=limit)
-    original = encoding._picture(raw["image"])
+    original = pictures.picture(raw["image"])
     picture = np.asarray(original.resize((GRID * CELL, GRID * CELL), Image.Resampling.BOX))
     return {
         "tensors": {**text.tensors, **visual(picture)},

@@ -340,9 +340,10 @@ def test_unknown_method() -> None:
 
 
 def test_list_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "--model" in done("models")
-    monkeypatch.setattr("whence.api.list_models", lambda: [{"name": "sst2", "task": "text-classification", "size": 5}])
-    assert done("models").split() == ["name", "task", "size", "sst2", "text-classification", "5"]
+    card = {"name": "tiny", "accuracy": 0.9987, "size_mb": 1.5, "what": "films", "family": "BERT", "task": "any"}
+    monkeypatch.setattr("whence.api.list_models", lambda: [card])
+    shown = done("models")
+    assert all(word in shown for word in ("tiny", "99.87%", "1.5 MB", "films", "BERT", "--model NAME"))
 
 
 def test_help_shows_examples() -> None:

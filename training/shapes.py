@@ -68,6 +68,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LxmertForQuestionAnswering
         num_attention_heads=HEADS,
         intermediate_size=2 * WIDTH,
         max_position_embeddings=LONGEST,
+        initializer_range=WIDTH**-0.5,  # with the usual 0.02, small layers take long to find anything
         visual_feat_dim=3 * data.CELL**2,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,

@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ class Anatomy:
 
     roots: dict[str, Site]  # word embeddings, pixels or region features: where each stream enters
     blocks: dict[str, list[Site]]  # the state that enters each block, by stream
+    calls: dict[str, list[Site]]  # the same states as arguments of the module calls that are the blocks
     deciding: dict[str, int]  # the streams that the output reads, and the number of the attention it reads them after
     connections: tuple[tuple[str, str], ...]  # query and key stream of each attention, in order; "" for windows
 
@@ -116,12 +117,14 @@ def dissect(
         connections.append((query, key) if whole and query and key else ("", ""))
         by_stream[connections[-1][0] or next(iter(lengths))].append(path)
     blocks: dict[str, list[Site]] = {}
+    own: dict[str, list[Site]] = {}
     for name, its in by_stream.items():
         found = entries(calls, its, functools.partial(_spans, lengths[name]))
         if found:
             blocks[name] = [_produced(calls, site, tensor, name) for site, tensor in found]
+            own[name] = [replace(site, stream=name, tokens_first=_tokens_first(tensor)) for site, tensor in found]
     roots = {name: site for name in batch.streams if (site := _root(calls, batch, name, embedding))}
-    return Anatomy(roots, blocks, _deciding(records, connections, summary(decide(outputs))), tuple(connections))
+    return Anatomy(roots, blocks, own, _deciding(records, connections, summary(decide(outputs))), tuple(connections))
 
 
 def summary(logits: Tensor) -> Tensor:

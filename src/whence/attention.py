@@ -24,6 +24,7 @@ _PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bm
 
 Edit = Callable[["Record", Tensor, Tensor], tuple[Tensor, Tensor]]
 Align = Callable[[Tensor], Tensor]  # to (batch, head, query, width)
+Seen = Callable[["Record", Tensor, Tensor, Tensor], None]
 
 
 @dataclass(eq=False)
@@ -71,10 +72,29 @@ class Record:
         return 1 - self.weights.float().sum(-1)
 
 
+class Rules(TorchFunctionMode):
+    """What a pass may run under: sees every operation, every state that was asked for and every attention product."""
+
+    def state(self, at: str | int, stream: str, tensor: Tensor) -> Tensor:
+        """A state that the trace needs is reached; what is returned is used from here on."""
+        return tensor
+
+    def edit(self, record: Record, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and values come together; what is returned is used instead."""
+        return weights, values
+
+    def seen(self, record: Record, weights: Tensor, values: Tensor, product: Tensor) -> None:
+        """Their product was made."""
+
+    def decided(self, logits: Tensor) -> None:
+        """The decision logits, (batch, class), were made."""
+
+
 class Tap(TorchFunctionMode):
     """While active in this thread, every attention block is recorded in `records`, after `edit` if there is one.
 
-    `edit(record, weights, values)` returns the weights and values to use instead. Of the blocks numbered in `outputs`
+    `edit(record, weights, values)` returns the weights and values to use instead; `seen(record, weights, values,
+    product)` is told what came of them, the product with the axes that the model gave it. Of the blocks numbered in `outputs`
     the product is kept too, as a leaf of the graph when nothing before it is in one. `connections` are the streams of
     queries and keys of each block, in order, where they are known.
     """
@@ -86,6 +106,7 @@ class Tap(TorchFunctionMode):
         *,
         values: bool = False,
         edit: Edit | None = None,
+        seen: Seen | None = None,
         outputs: Container[int] = (),
         connections: Sequence[tuple[str, str]] = (),
     ) -> None:
@@ -93,7 +114,8 @@ class Tap(TorchFunctionMode):
         self.records: list[Record] = []
         self._names = {id(module): name for name, module in model.named_modules()}
         self._batch = batch_size
-        self._values, self._edit, self._outputs, self._connections = values, edit, outputs, connections
+        self._values, self._edit, self._seen = values, edit, seen
+        self._outputs, self._connections = outputs, connections
         self._followed: dict[int, tuple[Tensor, Tensor]] = {}  # id -> (tensor, its last form with four axes, or itself)
         self._last: tuple[Any, Any, Any, Any] | None = None  # shape, call, caller, input of the last head
 
@@ -173,6 +195,8 @@ class Tap(TorchFunctionMode):
         if record.order in self._outputs:
             out = out if out.requires_grad else out.detach().requires_grad_()
             record.outputs.append((out, align))
+        if self._seen is not None:
+            self._seen(record, weights, values, out)
         return out
 
     def _record(self, weights: Tensor) -> Record:

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from whence import anatomy, encoding
 from whence.anatomy import Anatomy, Site
-from whence.attention import Edit, Record, Tap
+from whence.attention import Edit, Record, Rules, Tap
 from whence.batching import Batch, buckets, collate, cut, distinct, kind_of, shown
 from whence.hooks import eager, lent, put_back, settings
 from whence.targets import Aim, resolve
@@ -204,15 +204,25 @@ class Subject:
         with lent(self.model), torch.no_grad():
             return self._forward(batch, {}, {})[0]
 
-    def trace(self, batch: Batch, aim: Aim, needs: Sequence[str], *, edit: Edit | None = None) -> Trace:
+    def trace(
+        self,
+        batch: Batch,
+        aim: Aim,
+        needs: Sequence[str],
+        *,
+        edit: Edit | None = None,
+        rules: Rules | None = None,
+    ) -> Trace:
         """One pass over the plain inputs that records the needs, and those of the methods that share the batch.
+
+        With an `edit` of the attention, or under `rules`, the pass is this caller's alone.
 
         Needs: "attention", "values", "attention_gradient", "deciding", "state:AT", "gradient:AT" (state included),
         "gradient:*" (of every block).
         """
         wanted = self._expanded(batch, needs)
-        if edit is not None:
-            return self._pass(batch, aim, wanted, {}, edit)
+        if edit is not None or rules is not None:
+            return self._pass(batch, aim, wanted, {}, edit, rules)
         known = batch.trace
         if known is None or known.aim is not aim or not wanted <= known.needs:
             batch.trace = self._pass(batch, aim, wanted | self._expanded(batch, batch.wanted), {}, None)
@@ -303,14 +313,16 @@ class Subject:
         needs: frozenset[str],
         change: Mapping[At, Streams],
         edit: Edit | None,
+        rules: Rules | None = None,
     ) -> Trace:
         """One forward pass with what is asked for switched on, and one backward pass if gradients are."""
-        if (change or edit) and not aim.fixed:
+        plain = not change and edit is None and rules is None
+        if not plain and not aim.fixed:
             self.trace(batch, aim, ())  # a target left open is what the plain inputs predict
         gradients = [_at(need) for need in sorted(needs) if need.startswith("gradient:") and need != "gradient:*"]
         states = [*gradients, *(_at(need) for need in sorted(needs) if need.startswith("state:"))]
         backward = bool(gradients) or "attention_gradient" in needs
-        attention = edit is not None or bool(needs & {"attention", "values", "attention_gradient", "deciding"})
+        attention = edit is not None or rules is not None or bool(needs & {"attention", "values", "attention_gradient", "deciding"})
         with lent(self.model), eager(self.model) if attention else contextlib.nullcontext():
             sites = {at: self.sites(batch, at) for at in dict.fromkeys(states)}
             watch = {site for by_stream in sites.values() for site in by_stream.values()}
@@ -321,19 +333,27 @@ class Subject:
             for at, by_stream in change.items():
                 for stream, state in by_stream.items():
                     changes[sites[at][stream]] = functools.partial(_replaced, state, leaf=True)
+            if rules is not None:
+                edit = edit or rules.edit
+                for at, by_site in sites.items():
+                    for stream, site in by_site.items():
+                        changes[site] = _after(changes.get(site), functools.partial(rules.state, at, stream))
             ends = set(found.deciding.values()) if found and "deciding" in needs else set()
             tap = Tap(
                 self.model,
                 len(batch),
                 values="values" in needs,
                 edit=edit,
+                seen=rules.seen if rules is not None else None,
                 outputs=ends,
                 connections=found.connections if found else (),
             )
             graph = torch.enable_grad() if backward or ends else torch.no_grad()
-            with graph, tap if attention else contextlib.nullcontext():
+            with graph, rules or contextlib.nullcontext(), tap if attention else contextlib.nullcontext():
                 logits, seen = self._forward(batch, watch, changes)
-            if not change and edit is None:
+                if rules is not None:
+                    rules.decided(logits)
+            if plain:
                 self._check(logits, batch)
                 aim.fix(logits, batch)
             with graph:
@@ -510,6 +530,10 @@ def _logits(outputs: Any) -> Any:
 
 def _replaced(new: Tensor, old: Tensor, leaf: bool = False) -> Tensor:
     return _leaf(new.to(old.dtype)) if leaf else new.to(old.dtype)
+
+
+def _after(first: Callable[[Tensor], Tensor] | None, then: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return then if first is None else lambda tensor: then(first(tensor))
 
 
 def _leaf(tensor: Tensor) -> Tensor:

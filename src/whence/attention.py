@@ -24,7 +24,7 @@ _PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bm
 
 Edit = Callable[["Record", Tensor, Tensor], tuple[Tensor, Tensor]]
 Align = Callable[[Tensor], Tensor]  # to (batch, head, query, width)
-Seen = Callable[["Record", Tensor, Tensor, Tensor], None]
+Seen = Callable[["Record", Tensor, Tensor, Tensor, Align], None]
 
 
 @dataclass(eq=False)
@@ -83,8 +83,8 @@ class Rules(TorchFunctionMode):
         """Weights and values come together; what is returned is used instead."""
         return weights, values
 
-    def seen(self, record: Record, weights: Tensor, values: Tensor, product: Tensor) -> None:
-        """Their product was made."""
+    def seen(self, record: Record, weights: Tensor, values: Tensor, product: Tensor, align: Align) -> None:
+        """Their product was made; `align` brings its axes to (batch, head, query, width)."""
 
     def decided(self, logits: Tensor) -> None:
         """The decision logits, (batch, class), were made."""
@@ -94,7 +94,7 @@ class Tap(TorchFunctionMode):
     """While active in this thread, every attention block is recorded in `records`, after `edit` if there is one.
 
     `edit(record, weights, values)` returns the weights and values to use instead; `seen(record, weights, values,
-    product)` is told what came of them, the product with the axes that the model gave it. Of the blocks numbered in `outputs`
+    product, align)` is told what came of them. Of the blocks numbered in `outputs`
     the product is kept too, as a leaf of the graph when nothing before it is in one. `connections` are the streams of
     queries and keys of each block, in order, where they are known.
     """
@@ -196,7 +196,7 @@ class Tap(TorchFunctionMode):
             out = out if out.requires_grad else out.detach().requires_grad_()
             record.outputs.append((out, align))
         if self._seen is not None:
-            self._seen(record, weights, values, out)
+            self._seen(record, weights, values, out, align)
         return out
 
     def _record(self, weights: Tensor) -> Record:

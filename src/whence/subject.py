@@ -322,7 +322,11 @@ class Subject:
         gradients = [_at(need) for need in sorted(needs) if need.startswith("gradient:") and need != "gradient:*"]
         states = [*gradients, *(_at(need) for need in sorted(needs) if need.startswith("state:"))]
         backward = bool(gradients) or "attention_gradient" in needs
-        attention = edit is not None or rules is not None or bool(needs & {"attention", "values", "attention_gradient", "deciding"})
+        attention = (
+            edit is not None
+            or rules is not None
+            or bool(needs & {"attention", "values", "attention_gradient", "deciding"})
+        )
         with lent(self.model), eager(self.model) if attention else contextlib.nullcontext():
             sites = {at: self.sites(batch, at) for at in dict.fromkeys(states)}
             watch = {site for by_stream in sites.values() for site in by_stream.values()}

@@ -497,13 +497,13 @@ class _Block(nn.Module):
 
     def __init__(self, weights: Tensor) -> None:
         super().__init__()
-        self.weights = nn.Parameter(weights)  # (3, width, width)
+        self.weights = nn.Parameter(weights)  # (4, width, width)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        query, key, value = (hidden @ weights for weights in self.weights)
+        query, key, value = (hidden @ weights for weights in self.weights[:3])
         future = torch.ones(hidden.shape[1], hidden.shape[1], dtype=torch.bool).triu(1)
         scores = (query @ key.transpose(1, 2) / math.sqrt(WIDTH)).masked_fill(future, float("-inf"))
-        return hidden + scores.softmax(-1) @ value
+        return hidden + nn.functional.linear(scores.softmax(-1) @ value, self.weights[3])
 
 
 class _Planted(nn.Module):
@@ -517,7 +517,7 @@ class _Planted(nn.Module):
             return torch.randn(*shape, generator=generator) / math.sqrt(WIDTH)
 
         self.word = nn.Embedding.from_pretrained(drawn(26, WIDTH), freeze=False)
-        self.blocks = nn.Sequential(_Block(drawn(3, WIDTH, WIDTH)), _Block(drawn(3, WIDTH, WIDTH)))
+        self.blocks = nn.Sequential(_Block(drawn(4, WIDTH, WIDTH)), _Block(drawn(4, WIDTH, WIDTH)))
         self.head = nn.Parameter(drawn(WIDTH, 2))
 
     def forward(self, input: Tensor) -> Tensor:

@@ -1,0 +1,204 @@
+"""Decompositions: every state is a sum of vectors, one per token; what they weigh tells who contributed.
+
+Attention weights and the deviations of norms are held at their true values, under which a layer is linear. The local
+ones take a layer apart and are read at one layer or rolled out over all (without an identity: the residual is inside);
+DecompX carries the parts through the whole model to the logit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from whence.batching import Batch
+from whence.components import Layers, Sources, Split
+from whence.methods.attention import Read, finished, readers
+from whence.registry import Explained, method
+from whence.subject import Subject, Trace
+from whence.targets import Aim
+
+TASKS = ("text-classification", "image-classification", "causal-lm", "module")
+_MOST_BYTES = 2**28  # of parts at a time
+
+Reduce = Callable[[Tensor, Tensor], Tensor]  # parts (source and rest, batch, token, width), whole -> (batch, to, from)
+
+
+@method(family="decomposition", signed=False, needs=("deciding",), paper="arXiv:2004.10102", tasks=TASKS)
+def value_norms(
+    subject: Subject, batch: Batch, target: Aim, *, layer: int | list[int] = -1, read: Read = "row"
+) -> Tensor:
+    """The length of what attention moves: |sum_h A_ij f_h(x_j)|, with f the value and output projections.
+
+    Heads are summed before the norm is taken; of several layers the mean. `read` is as in `attention`.
+    """
+    return _read(subject, batch, target, _maps(subject, batch, target, "attention", _lengths), layer, read)
+
+
+@method(family="decomposition", signed=False, needs=("deciding",), paper="arXiv:2109.07152", tasks=TASKS)
+def residual_norms(
+    subject: Subject, batch: Batch, target: Aim, *, layer: int | list[int] = -1, read: Read = "row"
+) -> Explained:
+    """The length of what a token adds to another through attention, the residual and the norm that follows them.
+
+    z_ij = LN(sum_h A_ij f_h(x_j) + [i=j] x_i), the norm at its true deviation and without its bias. Where norms come
+    first (pre-LN), the sum itself is measured. `layer` and `read` are as in `attention`. The mixing ratio of every
+    layer and token, |sum_{j!=i} z_ij| / (that + |z_ii|), is in the details.
+    """
+
+    def both(parts: Tensor, whole: Tensor) -> Tensor:
+        return torch.cat([_lengths(parts, whole), _mixing(parts)[..., None]], -1)
+
+    found = torch.stack(_maps(subject, batch, target, "residual", both), 1)  # (batch, layer, to, from and ratio)
+    scores = _read(subject, batch, target, list(found[..., :-1].unbind(1)), layer, read)
+    ratios = [row[:, mask] for row, mask in zip(found[..., -1], batch.mask, strict=True)]
+    return Explained(scores, details={"mixing_ratio": ratios})
+
+
+@method(family="decomposition", signed=False, needs=("deciding",), paper="arXiv:2205.03286", tasks=TASKS)
+def globenc(subject: Subject, batch: Batch, target: Aim, *, read: Read = "row") -> Tensor:
+    """GlobEnc: lengths of what tokens add to a layer's output (both norms, the feed-forward part left out), rolled out.
+
+    The paper's values grow with every layer and only their order counts: here what is read sums to 1.
+    """
+    return _rolled(subject, batch, target, _maps(subject, batch, target, "block", _lengths), read)
+
+
+@method(family="decomposition", signed=False, needs=("deciding",), paper="arXiv:2203.04212", tasks=TASKS)
+def alti(
+    subject: Subject, batch: Batch, target: Aim, *, distance: Literal["l1", "l2"] = "l1", read: Read = "row"
+) -> Tensor:
+    """ALTI: how much nearer a token's part brings the state, max(0, |y_i| - |y_i - z_ij|), rows to 1, rolled out.
+
+    z is as in `residual_norms`, y the state itself with biases; distances are sums of absolute differences, or
+    Euclidean.
+    """
+
+    def nearer(parts: Tensor, whole: Tensor) -> Tensor:
+        order = 1 if distance == "l1" else 2
+        away = torch.stack([(whole - part).norm(order, dim=-1) for part in parts[:-1]], -1)
+        near = (whole.norm(order, dim=-1)[..., None] - away).clamp(min=0)
+        return near / near.sum(-1, keepdim=True).clamp(min=torch.finfo(near.dtype).tiny)
+
+    return _rolled(subject, batch, target, _maps(subject, batch, target, "residual", nearer), read)
+
+
+@method(family="decomposition", complete=True, paper="arXiv:2306.02873", tasks=TASKS)
+def decompx(subject: Subject, batch: Batch, target: Aim, *, bias: Split = "absdot") -> Explained:
+    """DecompX: vectors x_{i<-k} carried through every layer, biases included, to each token's share of the logit.
+
+    Attention weights and norms' deviations are held, activations go as act(u)/u, gates of gated layers are held.
+    Biases are divided in proportion to |<x_{i<-k}, b>| ("absdot"), to |x_{i<-k}| ("norm") or equally; "none" leaves
+    them out: they are then the residual.
+    """
+    _one_stream(subject, batch)
+    scores = torch.zeros(batch.mask.shape, dtype=_dtype(subject), device=batch.mask.device)
+    subject.values(batch, target)  # fixes a target that was left open
+    for rows in _groups(batch, subject, 4):
+        some, aim = batch.chosen(rows), target.chosen(rows)
+        rules = Sources(subject.name, subject.model, bias)
+        with torch.no_grad():
+            trace = subject.trace(some, aim, ("state:embeddings",), rules=rules)
+        assert rules.logits is not None
+        logits = trace.logits.to(scores.dtype).requires_grad_()
+        with torch.enable_grad():
+            value = aim(logits, some)
+            slope = torch.autograd.grad(value.sum(), logits)[0]
+        straight = (slope * logits.detach()).sum(-1) - value.detach()
+        if float(straight.abs().max()) > 1e-3 * max(1.0, float(value.detach().abs().max())):
+            raise ValueError("decompx divides logits; explain a logit, a margin or a contrast, not a bent target")
+        share = (rules.logits.to(scores.dtype) * slope).sum(-1)[:-1].T  # (batch, source)
+        scores[rows] = share.masked_fill(~some.mask, 0.0)
+    return Explained(scores, base=torch.zeros(len(batch), dtype=scores.dtype, device=scores.device))
+
+
+def _lengths(parts: Tensor, whole: Tensor) -> Tensor:
+    return torch.stack([part.norm(dim=-1) for part in parts[:-1]], -1)
+
+
+def _mixing(parts: Tensor) -> Tensor:
+    own = parts[:-1].diagonal(dim1=0, dim2=2).transpose(1, 2)  # (batch, token, width)
+    others = (parts[:-1].sum(0) - own).norm(dim=-1)
+    return others / (others + own.norm(dim=-1)).clamp(min=torch.finfo(others.dtype).tiny)
+
+
+def _maps(subject: Subject, batch: Batch, target: Aim, stage: str, reduce: Reduce) -> list[Tensor]:
+    """What a reduction makes of the parts of every layer, first to last; each with the batch as its first axis."""
+    _one_stream(subject, batch)
+    subject.values(batch, target)
+    depth = max((len(blocks) for blocks in subject.anatomy(batch).blocks.values()), default=0)
+    if not depth:
+        raise ValueError(f"no layers were found in {subject.name}, so there are none to take apart; use decompx")
+    tokens_first = any(site.tokens_first for site in subject.sites(batch, 0).values())
+    found = []
+    for rows in _groups(batch, subject, 3):
+        rules = Layers(subject.name, subject.model, stage, reduce, tokens_first=tokens_first)
+        some = batch.chosen(rows)
+        with torch.no_grad():
+            subject.trace(some, target.chosen(rows), [f"state:{n}" for n in range(depth)], rules=rules)
+        found.append(rules.maps)
+    if not found[0]:
+        raise ValueError(
+            f"the attention of {subject.name} could not be followed; use value_zeroing or a gradient method"
+        )
+    return [torch.cat(pieces) for pieces in zip(*found, strict=True)]
+
+
+def _one_stream(subject: Subject, batch: Batch) -> None:
+    if len(batch.streams) > 1:
+        streams = " and ".join(batch.streams)
+        raise ValueError(f"{subject.name} has the streams {streams}; decompositions take one: use value_zeroing or gae")
+    if ("", "") in subject.anatomy(batch).connections:
+        raise ValueError(
+            f"{subject.name} attends within windows, not over the whole sequence; use a gradient or perturbation method"
+        )
+
+
+def _groups(batch: Batch, subject: Subject, copies: int) -> list[list[int]]:
+    """Rows of a batch whose parts fit in memory together."""
+    tokens = batch.mask.shape[1]
+    config = getattr(subject.model, "config", None)
+    width = getattr(config, "hidden_size", None) or 512
+    rows = max(1, _MOST_BYTES // (copies * tokens * tokens * width * 4))
+    return [list(range(start, min(start + rows, len(batch)))) for start in range(0, len(batch), rows)]
+
+
+def _read(
+    subject: Subject, batch: Batch, target: Aim, maps: list[Tensor], layer: int | list[int], read: Read
+) -> Tensor:
+    """The mean of some layers' maps, read at the deciding token."""
+    layers = layer if isinstance(layer, list) else [layer]
+    if not layers:
+        raise ValueError("layer takes a number or a list of at least one, not []")
+    chosen = torch.stack([maps[_number(n, len(maps), subject)] for n in layers]).mean(0)
+    return _folded(subject, batch, subject.trace(batch, target, ("deciding",)), [chosen], read)
+
+
+def _rolled(subject: Subject, batch: Batch, target: Aim, maps: list[Tensor], read: Read) -> Tensor:
+    """The product of all layers' maps, later on the left, read at the deciding token, to a sum of 1."""
+    scores = _folded(subject, batch, subject.trace(batch, target, ("deciding",)), maps, read)
+    return scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+
+
+def _folded(subject: Subject, batch: Batch, trace: Trace, maps: list[Tensor], read: Read) -> Tensor:
+    state = readers(subject, trace, batch, read)
+    for one in reversed(maps):
+        state = state @ one.to(state.dtype)
+        state = (
+            state / state.amax((1, 2), keepdim=True).clamp(min=torch.finfo(state.dtype).tiny)
+            if len(maps) > 1
+            else state
+        )
+    return finished(state, batch, trace, read)
+
+
+def _number(number: int, count: int, subject: Subject) -> int:
+    if not -count <= number < count:
+        raise ValueError(f"layer {number} is out of range: {subject.name} has {count} layers, from 0")
+    return number
+
+
+def _dtype(subject: Subject) -> torch.dtype:
+    return torch.float64 if subject.dtype == torch.float64 else torch.float32

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import shlex
 import subprocess
 import sys
@@ -16,11 +17,12 @@ from typing import Any
 
 import pytest
 import transformers
+from PIL import Image
 from typer.testing import CliRunner
 
 import whence
 from families import family
-from whence import cli, registry
+from whence import cli, registry, zoo
 
 TEXT = "the actors were wonderful , but unforgettable"
 PROGRAM = [sys.executable, "-c", "from whence.cli import main; main()"]
@@ -265,10 +267,43 @@ def test_errors_of_input(bert: str) -> None:
 
 
 def test_errors_of_model(tmp_path: Path) -> None:
-    assert "name a model with --model" in refused(2, "explain", TEXT)
     assert "there is no folder" in refused(1, "explain", TEXT, "-m", tmp_path / "none")
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     assert "cannot be read as a model" in refused(1, "explain", TEXT, "-m", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("a masterful film", "sst2"),
+        ("digit.png", "digits"),
+        ('{"image": "a.jpg"}', "digits"),
+        ('{"text": "a"}', "sst2"),
+    ],
+)
+def test_default_model_fits_the_input(text: str, model: str) -> None:
+    assert cli._default_model(cli._inputs(text, None)) == model
+    assert cli._default_model([cli._raw(text)] * 2) == model
+    assert cli._default_model(cli._inputs(text, "a pair")) == "sst2"
+
+
+@pytest.mark.parametrize("command", ["explain", "attention"])
+def test_a_default_model_that_does_not_ship(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whence.zoo.names", lambda: ("digits", "planted"))
+    message = refused(2, command, TEXT)
+    assert "the default, 'sst2', is not among those that ship here (digits, planted); name a model" in message
+
+
+def test_digit_is_explained_by_the_embedded_model(tmp_path: Path) -> None:
+    example = zoo.examples("digits", 1)[0]
+    Image.fromarray(example.input).save(tmp_path / "digit.png")
+    for command, method in (("explain", "gradient"), ("compare", "gradient,attention")):
+        result = run(command, tmp_path / "digit.png", "--method", method)
+        assert result.exit_code == 0, result.output
+        assert result.stderr == "no model was named: digits is used (see whence models)\n"
+        assert f"logit of '{example.label}', as the model predicts" in result.stdout
+    missing = run("explain", tmp_path / "none.png")
+    assert missing.exit_code == 1 and "cannot be read" in missing.stderr
 
 
 def test_errors_of_compare(bert: str) -> None:
@@ -335,6 +370,21 @@ def test_one_method_and_its_example(bert: str, record: registry.Record) -> None:
         assert record.name in done(*shlex.split(example))
 
 
+def test_methods_as_a_table_for_documents() -> None:
+    head, rule, *lines = done("methods", "--markdown").splitlines()
+    records = whence.list_methods()
+    columns = re.split(r"(?<!\\)\|", head)
+    assert [line.split("`")[1] for line in lines] == [record.name for record in records]
+    for record, line in zip(records, lines, strict=True):
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        assert len(cells) == len(columns) - 2 == rule.count("---")
+        assert cells[1] == record.family and re.sub(r"\\([|*_<])", r"\1", cells[2]) == record.summary
+        assert cells[3:5] == ["yes" if promise else "no" for promise in (record.signed, record.complete)]
+        assert cells[5] == ("all" if record.tasks == registry.TASKS else ", ".join(record.tasks))
+        assert record.paper in cells[6]
+    assert cli._escaped("|a_i| `b_i` <- c*d") == r"\|a\_i\| `b_i` \<- c\*d"
+
+
 def test_unknown_method() -> None:
     assert "did you mean 'gradient'" in refused(1, "methods", "gradent")
 
@@ -353,7 +403,7 @@ def test_help_shows_examples() -> None:
     assert done("--version") == f"whence {whence.__version__}\n"
 
 
-@pytest.mark.parametrize("args", [["--help"], ["explain", "--help"], ["--version"]])
+@pytest.mark.parametrize("args", [["--help"], ["explain", "--help"], ["attention", "--help"], ["--version"]])
 def test_help_loads_no_heavy_library(args: list[str]) -> None:
     code = (
         "import sys, atexit; from whence.cli import main\n"

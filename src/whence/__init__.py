@@ -14,12 +14,14 @@ _PUBLIC = {
     "Subject": "subject",
     "explain": "api",
     "compare": "api",
+    "attention_maps": "api",
     "list_methods": "api",
     "list_metrics": "api",
     "list_models": "api",
     "method": "registry",
     "metric": "registry",
     "Explained": "registry",
+    "AttentionMaps": "types",
     "Attribution": "types",
     "Comparison": "types",
     "Input": "types",
@@ -28,13 +30,14 @@ _PUBLIC = {
 }
 
 if TYPE_CHECKING:
-    from whence.api import compare, explain, list_methods, list_metrics, list_models
+    from whence.api import attention_maps, compare, explain, list_methods, list_metrics, list_models
     from whence.loading import load, wrap
     from whence.registry import Explained, method, metric
     from whence.subject import Subject
-    from whence.types import Attribution, Comparison, Input, Score, Target
+    from whence.types import AttentionMaps, Attribution, Comparison, Input, Score, Target
 
 __all__ = [
+    "AttentionMaps",
     "Attribution",
     "Comparison",
     "Explained",
@@ -42,6 +45,7 @@ __all__ = [
     "Score",
     "Subject",
     "Target",
+    "attention_maps",
     "compare",
     "explain",
     "list_methods",
@@ -57,6 +61,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(importlib.import_module(f"whence.{_PUBLIC[name]}"), name)
+    if name == "zoo":
+        return importlib.import_module("whence.zoo")
     raise AttributeError(f"module 'whence' has no attribute {name!r}")
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from whence import registry, zoo
-from whence.batching import shown
+from whence.batching import cut, shown
 from whence.hooks import lent
 from whence.registry import Explained, Record
 from whence.subject import Subject
-from whence.types import Attribution, Comparison, Input, Target
+from whence.types import AttentionMaps, Attribution, Comparison, Input, Target
 
 DEFAULT_METHOD = "gradient_x_input"
 
@@ -67,6 +67,16 @@ def compare(
     found = _run(subject, items, specs, _targets(target, raws, single), seed, batch_size, progress, ())
     results = [Comparison(tuple(attributions)) for attributions in found]
     return results[0] if single else results
+
+
+def attention_maps(subject: Subject, inputs: Any, *, truncate: bool = False) -> Any:
+    """All attention weights of one input (AttentionMaps) or of each of a list (a list), as the model used them."""
+    _check_call(subject, 0, None)
+    single = not isinstance(inputs, list)
+    items = _encoded(subject, [inputs] if single else inputs, truncate, single)
+    with lent(subject.model):
+        found = [_maps(subject, item) for item in items]
+    return found[0] if single else found
 
 
 def list_methods() -> list[Record]:
@@ -158,6 +168,26 @@ def _run(
         by_method = zip(*(rows_found[number] for number in numbers), strict=True)
         merged.append([_merged(item, list(rows)) if item.generated else rows[0] for rows in by_method])
     return merged
+
+
+def _maps(subject: Subject, item: Input) -> AttentionMaps:
+    """The maps of one input, alone, so that nothing is padded."""
+    if subject.task == "causal-lm":  # to the model, prompt and continuation are one text
+        item = cut(item, len(item.features), ("text",) * len(item.features), item.tensors)
+    trace = subject.trace(subject.batch([item]), subject.aim([None]), ("attention",))
+    found: dict[tuple[str, str], list[np.ndarray]] = {}
+    for record in trace.attention:
+        if not record.query:
+            raise ValueError(
+                f"{subject.name} attends within windows, not over the whole sequence, so its attention cannot be "
+                "placed on its features; use whence.explain with a gradient or perturbation method"
+            )
+        found.setdefault((record.query, record.key), []).append(_of_row(record.weights, 0))
+    for (query, key), layers in found.items():
+        heads = [len(layer) for layer in layers]
+        if len(set(heads)) > 1:
+            raise ValueError(f"maps need as many heads in every layer, and {query}:{key} of {subject.name} has {heads}")
+    return AttentionMaps({pair: np.stack(layers) for pair, layers in found.items()}, item, subject.name)
 
 
 def _row_target(subject: Subject, target: Any, token: int) -> Any:

@@ -1,4 +1,4 @@
-"""The command line: `whence explain | compare | methods | models`."""
+"""The command line: `whence explain | compare | attention | methods | models`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import inspect
 import json
 import os
+import re
 import shlex
 import sys
 import warnings
@@ -23,13 +24,14 @@ from typer.core import TyperCommand
 import whence
 from whence import registry
 
-DEFAULT_MODEL: str | None = None  # the embedded model that is used when none is named
+TEXT_MODEL, PICTURE_MODEL = "sst2", "digits"  # the embedded models that are used when none is named
 PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 EXAMPLES = """[bold]Examples[/bold]
-whence explain "a masterful film" --model ./my-model
+whence explain "a masterful film"
 whence explain cat.png --model ./my-vit --method integrated_gradients --steps 50
 whence compare "a masterful film" -m ./my-model --method attention,gradient
+whence attention "a masterful film" --layer 3 --head 5 --save map.png
 
 Exit codes: 0 done, 1 the work failed, 2 the command line cannot be read."""
 EXPLAIN_EXAMPLES = """[bold]Examples[/bold]
@@ -45,6 +47,14 @@ whence compare "a masterful film" -m ./my-model --method attention --method grad
 whence compare "a masterful film" -m ./my-model --method "attention(layer=0),attention"
 
 An option such as --at goes to every method that takes it; name(option=value) sets it for one."""
+ATTENTION_EXAMPLES = """[bold]Examples[/bold]
+whence attention "a masterful film" --layer 3 --head 5 --save map.png
+whence attention "a masterful film" --all-layers --save maps.svg
+whence attention digit.png --query "[CLS]" --save map.html
+whence attention "two houses" -m ./my-translator --streams target:target
+
+Layers, heads and queries are numbered from 0."""
+FORMATS = (".png", ".svg", ".html", ".json")
 
 
 class Misuse(Exception):
@@ -114,6 +124,9 @@ Seed = Annotated[int, typer.Option("--seed", help="For methods that draw random 
 Truncate = Annotated[bool, typer.Option("--truncate", help="Cut a text that is too long for the model.")]
 BatchSize = Annotated[int | None, typer.Option("--batch-size", min=1, help="Inputs in one pass.")]
 Device = Annotated[str | None, typer.Option("--device", help="Where the model runs, as cpu or cuda:0.")]
+QUERY = 'A token by number or name; over a picture by default "[CLS]" or its like. "all": the whole matrix.'
+STREAMS = "As target:source. Default: cross-attention of an encoder-decoder, else self-attention."
+SAVE_MAP = "Write a .png, .svg, .html or .json file; may be repeated; numbered when there are several inputs."
 Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error happened.")]
 
@@ -129,7 +142,7 @@ def _answer(
     ctx: typer.Context,
     input: InputText,
     pair: Pair = None,
-    model: Model = DEFAULT_MODEL,
+    model: Model = None,
     method: Method = None,
     target: Target = None,
     words: Words = False,
@@ -141,14 +154,10 @@ def _answer(
     batch_size: BatchSize = None,
     device: Device = None,
 ) -> None:
-    if model is None:
-        raise Misuse("no model was named; name a model with --model (a folder or hub id), or set WHENCE_MODEL")
-    for path in (html, save):
-        if path and not path.parent.is_dir():
-            raise Misuse(f"there is no folder {str(path.parent)!r} to write into; make it, or name another")
+    _check_folders(html, save)
     run = _question(ctx, [spec for text in method or () for spec in _specs(text)])
     raws = _inputs(input, pair)
-    subject = whence.load(model, device=device)
+    subject = _load(model, raws, device)
     watched = isinstance(raws, list) and len(raws) > 1 and sys.stderr.isatty()
     settings = {"seed": seed, "batch_size": batch_size, "truncate": truncate, "progress": watched}
     found = run(subject, raws, target=_aim(subject, target), **settings)
@@ -160,15 +169,52 @@ def _answer(
     _give(results, as_json, html, save)
 
 
+@app.command(epilog=ATTENTION_EXAMPLES, cls=Command)
+def attention(
+    input: InputText,
+    pair: Pair = None,
+    model: Model = None,
+    layer: Annotated[int | None, typer.Option("--layer", help="Default: the last.")] = None,
+    head: Annotated[int | None, typer.Option("--head", help="Default: the mean of all.")] = None,
+    all_heads: Annotated[bool, typer.Option("--all-heads", help="All heads of the layer.")] = False,
+    all_layers: Annotated[bool, typer.Option("--all-layers", help="All heads of all layers, small.")] = False,
+    query: Annotated[str | None, typer.Option("--query", help=QUERY)] = None,
+    streams: Annotated[str | None, typer.Option("--streams", metavar="QUERY:KEY", help=STREAMS)] = None,
+    save: Annotated[list[Path] | None, typer.Option("--save", help=SAVE_MAP)] = None,
+    truncate: Truncate = False,
+    device: Device = None,
+) -> None:
+    """Show what looks at what: the attention weights of a layer and head."""
+    files = save or []
+    _check_folders(*files)
+    for path in files:
+        if path.suffix.lower() not in FORMATS:
+            raise Misuse(f"--save writes {', '.join(FORMATS)} files, and {str(path)!r} is none of them")
+    raws = _inputs(input, pair)
+    row = int(query) if query and query.lstrip("-").isdecimal() else query
+    choice = {"layer": layer, "head": head, "query": row, "streams": streams}
+    choice |= {"all_heads": all_heads, "all_layers": all_layers}
+    found = whence.attention_maps(_load(model, raws, device), raws, truncate=truncate)
+    results = found if isinstance(found, list) else [found]
+    for number, maps in enumerate(results, 1):
+        view = maps.view(**choice)
+        _show(view)
+        for path in files:
+            _write(maps, view, _numbered(path, number, len(results)))
+
+
 @app.command(cls=Command)
 def methods(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show all about this method.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a table for documents.")] = False,
 ) -> None:
     """List the methods, or show one with its options and an example."""
     records = whence.list_methods() if name is None else [registry.find("method", name)]
     if as_json:
         typer.echo(json.dumps([_facts(record) for record in records], indent=2, default=repr))
+    elif markdown:
+        typer.echo(_markdown(records))
     elif name is None:
         _print_table("method", "what it is", rows=map(_row, records))
     else:
@@ -189,6 +235,39 @@ def models() -> None:
     ]
     _print_table("model", "accuracy", "size", "what it is", rows=rows)
     typer.echo("\nUse one with --model NAME, or --model with your own folder or a hub id.")
+
+
+def _check_folders(*paths: Path | None) -> None:
+    for path in paths:
+        if path and not path.parent.is_dir():
+            raise Misuse(f"there is no folder {str(path.parent)!r} to write into; make it, or name another")
+
+
+def _load(model: str | None, raws: Any, device: str | None) -> whence.Subject:
+    """The model that was named, else the embedded one that fits the input."""
+    if model is None:
+        from whence import zoo
+
+        model = _default_model(raws)
+        if model not in zoo.names():
+            shipped = ", ".join(zoo.names()) or "none"
+            raise Misuse(
+                f"no model was named, and the default, {model!r}, is not among those that ship here ({shipped}); "
+                "name a model with --model (one of these, a folder or hub id), or set WHENCE_MODEL"
+            )
+        typer.echo(f"no model was named: {model} is used (see whence models)", err=True)
+    return whence.load(model, device=device)
+
+
+def _default_model(raws: Any) -> str:
+    """The embedded model for these inputs: one for pictures, one for texts."""
+    return PICTURE_MODEL if all(map(_is_picture, raws if isinstance(raws, list) else [raws])) else TEXT_MODEL
+
+
+def _is_picture(raw: Any) -> bool:
+    """A picture, or what was meant as one: a file that is missing is better said than explained as a text."""
+    named = raw.get("image") if isinstance(raw, dict) and len(raw) == 1 else raw
+    return isinstance(named, Path) or (isinstance(named, str) and named.lower().endswith(PICTURES))
 
 
 def _split(args: Sequence[str], takes_value: dict[str, bool]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -306,18 +385,37 @@ def _give(results: Sequence[Any], as_json: bool, html: Path | None, save: Path |
     """Print every result, as JSON, coloured on a terminal, else plain; write the files."""
     from whence.types import VERSION
 
-    show = Console().print if Console().is_terminal else print
     for number, result in enumerate(results, 1):
         if as_json:
             typer.echo(json.dumps({"format": "whence", "version": VERSION, **result.to_dict()}))
         else:
-            show(result)
-            typer.echo()
-        suffix = f"-{number}" if len(results) > 1 else ""
+            _show(result)
         if html:
-            html.with_stem(html.stem + suffix).write_text(result.to_html(), encoding="utf-8")
+            _numbered(html, number, len(results)).write_text(result.to_html(), encoding="utf-8")
         if save:
-            result.save(save.with_stem(save.stem + suffix))
+            result.save(_numbered(save, number, len(results)))
+
+
+def _show(result: Any) -> None:
+    """Print a result, coloured on a terminal, else plain."""
+    console = Console()
+    (console.print if console.is_terminal else print)(result)
+    typer.echo()
+
+
+def _numbered(path: Path, number: int, count: int) -> Path:
+    return path.with_stem(f"{path.stem}-{number}") if count > 1 else path
+
+
+def _write(maps: whence.AttentionMaps, view: Any, path: Path) -> None:
+    """All maps as JSON, or what is shown as a page or a figure, by the file's ending."""
+    kind = path.suffix.lower()
+    if kind == ".json":
+        maps.save(path)
+    elif kind == ".html":
+        path.write_text(view.to_html(), encoding="utf-8")
+    else:
+        view.plot().savefig(path, dpi=150)
 
 
 def _print_table(*columns: str, rows: Iterable[Iterable[str]]) -> None:
@@ -354,3 +452,25 @@ def _facts(record: registry.Record) -> dict[str, Any]:
     names = ("name", "family", "summary", "paper", "complete", "signed", "needs", "tasks")
     options = [{"name": o.name, "takes": o.takes, "default": o.default} for o in record.options.values()]
     return {name: getattr(record, name) for name in names} | {"options": options}
+
+
+def _markdown(records: Sequence[registry.Record]) -> str:
+    """The methods as a table for documents, a line each."""
+    lines = ["| name | family | what it is | signed | complete | works on | paper |", "|---|---|---|---|---|---|---|"]
+    for record in records:
+        tasks = "all" if record.tasks == registry.TASKS else ", ".join(record.tasks)
+        signed, complete = ("yes" if promise else "no" for promise in (record.signed, record.complete))
+        cells = (f"`{record.name}`", record.family, _escaped(record.summary), signed, complete, tasks)
+        lines.append(f"| {' | '.join(cells)} | {_link(record.paper)} |")
+    return "\n".join(lines)
+
+
+def _escaped(text: str) -> str:
+    """Markdown's signs outside of code as plain characters."""
+    return re.sub(r"`[^`|]*`|[|*_<]", lambda found: found[0] if len(found[0]) > 1 else "\\" + found[0], text)
+
+
+def _link(paper: str) -> str:
+    kind, _, number = paper.partition(":")
+    sites = {"arXiv": "https://arxiv.org/abs/", "doi": "https://doi.org/"}
+    return f"[{paper}]({sites[kind]}{number})" if kind in sites else _escaped(paper) or "none"

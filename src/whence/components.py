@@ -12,70 +12,29 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from whence.attention import Align, Record, Rules
+from whence.operations import (
+    ACTIVATION,
+    ADD,
+    DIVIDE,
+    HOMOGENEOUS,
+    JOIN,
+    LINEAR,
+    MULTIPLY,
+    NORM,
+    PRODUCT,
+    SUBTRACT,
+    VIEW,
+    frozen_norm,
+    is_activation,
+    linear_of,
+    slope,
+)
 
 Split = Literal["absdot", "norm", "equal", "none"]
-
-_ADD = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__}
-_SUBTRACT = {torch.sub, Tensor.sub, Tensor.__sub__}
-_MULTIPLY = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__}
-_PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm, torch.einsum}
-_LINEAR = {F.linear, torch.addmm}
-_JOIN = {torch.cat, torch.concat, torch.stack}
-_NORM = {F.layer_norm, torch.layer_norm, F.rms_norm}
-_ACTIVATION = {
-    F.gelu, F.relu, torch.relu, Tensor.relu, F.silu, F.tanh, torch.tanh, Tensor.tanh, F.leaky_relu, F.elu, F.selu,
-    F.mish, F.hardswish, F.softplus, F.relu6, torch.sigmoid, Tensor.sigmoid, F.sigmoid,
-}  # fmt: skip
-_VIEW = {
-    Tensor.view, Tensor.reshape, torch.reshape, Tensor.transpose, torch.transpose, Tensor.permute, torch.permute,
-    Tensor.contiguous, Tensor.flatten, torch.flatten, Tensor.unsqueeze, torch.unsqueeze, Tensor.squeeze, torch.squeeze,
-    Tensor.expand, Tensor.clone, torch.clone, Tensor.to, Tensor.float, Tensor.type_as, F.dropout, torch.dropout,
-    Tensor.__getitem__, Tensor.split, torch.split, Tensor.chunk, torch.chunk, Tensor.unbind, torch.unbind,
-      torch.movedim, Tensor.movedim,
-    torch.repeat_interleave, Tensor.repeat_interleave, Tensor.select, Tensor.narrow,
-}  # fmt: skip
-_DIVIDE = {torch.div, Tensor.div, Tensor.__truediv__}
-_HOMOGENEOUS = {
-    *_VIEW, *_DIVIDE, torch.mean, Tensor.mean, torch.sum, Tensor.sum, torch.neg,
-    Tensor.neg, Tensor.__neg__, torch.index_select, Tensor.index_select, torch.gather, Tensor.gather,
-}  # fmt: skip
-
-
-def is_activation(module: nn.Module) -> bool:
-    """A module that is one elementwise nonlinearity, however it writes it."""
-    if isinstance(module, (nn.MultiheadAttention, nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.Softmax2d)):
-        return False
-    return type(module).__module__ in ("torch.nn.modules.activation", "transformers.activations")
-
-
-def frozen_norm(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Callable[[Tensor], Tensor], Tensor | None]:
-    """A norm at its true deviation: its input, the linear map that it then is, and its bias."""
-    layered = func is not F.rms_norm
-    names = ("input", "normalized_shape", "weight", "bias", "eps") if layered else ("input", "shape", "weight", "eps")
-    given = dict(zip(names, args, strict=False)) | kwargs
-    x, weight, eps = given["input"], given.get("weight"), given.get("eps", 1e-5 if layered else None)
-    axes = tuple(range(-len(given[names[1]]), 0))
-    eps = torch.finfo(x.dtype).eps if eps is None else eps
-    centred = x - x.mean(axes, keepdim=True) if layered else x
-    scale = (centred.square().mean(axes, keepdim=True) + eps).rsqrt().detach()
-    scale = scale if weight is None else scale * weight
-
-    def apply(tensor: Tensor) -> Tensor:
-        return (tensor - tensor.mean(axes, keepdim=True) if layered else tensor) * scale
-
-    return x, apply, given.get("bias")
-
-
-def slope(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """f(x) / x of an activation, with its limit at 0."""
-    small = x.abs() < 1e-6
-    safe = torch.where(small, torch.full_like(x, 1e-6), x)
-    return function(safe) / safe
 
 
 class Parts(Rules):
@@ -141,27 +100,27 @@ class Parts(Rules):
         self, func: Any, args: Any, kwargs: Any, known: list[Tensor], parts: dict[int, Tensor], out: Any
     ) -> None:
         made = None
-        if func in _LINEAR:
-            x, weight, bias = _linear(func, args, kwargs)
+        if func in LINEAR:
+            x, weight, bias = linear_of(func, args, kwargs)
             made = self.projected(x, parts[id(x)], weight, bias) if id(x) in parts else None
-        elif func in _NORM:
+        elif func in NORM:
             x, apply, bias = frozen_norm(func, args, kwargs)
             ready = self.settled(parts[id(x)])
             made = self.settled(with_rest(torch.stack([apply(part) for part in ready]), bias))
             self.normed(x, out, made)
-        elif func in _ACTIVATION:
+        elif func in ACTIVATION:
             made = self.settled(parts[id(args[0])]) * slope(lambda x: func(x, *args[1:], **kwargs), args[0])
             self._gates[out] = True
-        elif func in _ADD or func in _SUBTRACT:
-            made = self._sum(func in _SUBTRACT, args, parts, out)
-        elif func in _MULTIPLY and len(known) == 2:
+        elif func in ADD or func in SUBTRACT:
+            made = self._sum(func in SUBTRACT, args, parts, out)
+        elif func in MULTIPLY and len(known) == 2:
             gate, other = (args[0], args[1]) if args[0] in self._gates else (args[1], args[0])
             made = self.settled(parts[id(other)]) * gate if gate in self._gates else None
-        elif func in _JOIN:
+        elif func in JOIN:
             made = _side_by_side(func, args, kwargs, parts)
         elif func is Tensor.type_as:
             made = parts[id(args[0])].to(out.dtype) if id(args[0]) in parts else None
-        elif len(known) == 1 and (func in _HOMOGENEOUS or func in _MULTIPLY or func in _PRODUCT):
+        elif len(known) == 1 and (func in HOMOGENEOUS or func in MULTIPLY or func in PRODUCT):
             made = _mapped(func, args, kwargs, known[0], parts[id(known[0])])
         for tensor, its in zip(out, made, strict=True) if isinstance(out, (tuple, list)) and made else ((out, made),):
             if isinstance(tensor, Tensor):
@@ -263,11 +222,11 @@ class Layers(Parts):
         out = func(*args, **kwargs)
         with torch.no_grad():
             first = self._products[products[0]]
-            if func in _LINEAR:
-                self._project(first, *_linear(func, args, kwargs)[1:], out)
-            elif func in _JOIN:  # heads that came apart
+            if func in LINEAR:
+                self._project(first, *linear_of(func, args, kwargs)[1:], out)
+            elif func in JOIN:  # heads that came apart
                 self._products[out] = self._together([self._products[p] for p in products], func, args, kwargs)
-            elif func in _VIEW and isinstance(out, Tensor) and out.numel() == products[0].numel():
+            elif func in VIEW and isinstance(out, Tensor) and out.numel() == products[0].numel():
                 if func not in (Tensor.to, Tensor.float, Tensor.type_as, nn.functional.dropout, torch.dropout):
                     rows, columns = (
                         func(*_swapped(args, products[0], codes), **kwargs) for codes in (first.rows, first.columns)
@@ -405,9 +364,9 @@ class Sources(Parts):
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _LINEAR and self._writes_words(*_linear(func, args, kwargs)):
+        if func in LINEAR and self._writes_words(*linear_of(func, args, kwargs)):
             out = func(*args, **kwargs)
-            self._words[out] = _linear(func, args, kwargs)
+            self._words[out] = linear_of(func, args, kwargs)
             return out
         given = _flat(args, kwargs)
         for words in [tensor for tensor in given if tensor in self._words]:
@@ -420,7 +379,7 @@ class Sources(Parts):
                 return out
             self._parts[words] = self.projected(x, self._parts[x], weight, bias)
         out = super().__torch_function__(func, kinds, args, kwargs)
-        if (func in _VIEW or func in _LINEAR) and any(tensor in self._attended for tensor in given):
+        if (func in VIEW or func in LINEAR) and any(tensor in self._attended for tensor in given):
             for tensor in out if isinstance(out, (tuple, list)) else (out,):
                 self._attended[tensor] = True
         return out
@@ -459,17 +418,9 @@ def closes(total: Tensor, whole: Tensor, subject: str) -> None:
         )
 
 
-def _linear(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Input, weight (out, in) and bias of a linear layer."""
-    if func is nn.functional.linear:
-        given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
-        return given["input"], given["weight"], given.get("bias")
-    return args[1], args[2].T, args[0]  # addmm(bias, input, weight)
-
-
 def _mapped(func: Any, args: Any, kwargs: Any, tensor: Tensor, parts: Tensor) -> Any:
     """An operation that is linear in one tensor, on each of its parts."""
-    if func in _DIVIDE and args[0] is not tensor:
+    if func in DIVIDE and args[0] is not tensor:
         return None  # what divides is not linear
     func = Tensor.reshape if func is Tensor.view else func
     return torch.func.vmap(lambda part: func(*_swapped(args, tensor, part), **_swapped(kwargs, tensor, part)))(parts)

@@ -1,5 +1,25 @@
 """The methods. Importing this package registers them all."""
 
-from whence.methods import attention, attention_gradient, baseline, gradient
+from whence.methods import (
+    attention,
+    attention_gradient,
+    baseline,
+    decomposition,
+    gradient,
+    perturbation,
+    relevance,
+    shapley,
+    zeroing,
+)
 
-__all__ = ["attention", "attention_gradient", "baseline", "gradient"]
+__all__ = [
+    "attention",
+    "attention_gradient",
+    "baseline",
+    "decomposition",
+    "gradient",
+    "perturbation",
+    "relevance",
+    "shapley",
+    "zeroing",
+]

@@ -86,7 +86,7 @@ def alti(
 
 
 @method(family="decomposition", complete=True, paper="arXiv:2306.02873", tasks=TASKS)
-def decompx(subject: Subject, batch: Batch, target: Aim, *, bias: Split = "absdot") -> Explained:
+def decompx(subject: Subject, batch: Batch, target: Aim, *, bias: Split = "absdot") -> Tensor:
     """DecompX: vectors x_{i<-k} carried through every layer, biases included, to each token's share of the logit.
 
     Attention weights and norms' deviations are held, activations go as act(u)/u, gates of gated layers are held.
@@ -111,7 +111,7 @@ def decompx(subject: Subject, batch: Batch, target: Aim, *, bias: Split = "absdo
             raise ValueError("decompx divides logits; explain a logit, a margin or a contrast, not a bent target")
         share = (rules.logits.to(scores.dtype) * slope).sum(-1)[:-1].T  # (batch, source)
         scores[rows] = share.masked_fill(~some.mask, 0.0)
-    return Explained(scores, base=torch.zeros(len(batch), dtype=scores.dtype, device=scores.device))
+    return scores
 
 
 def _lengths(parts: Tensor, whole: Tensor) -> Tensor:

@@ -30,20 +30,20 @@ def gradient(
 ) -> Explained:
     """How fast the target changes with a feature: ||df/dx_i|| over the width of its embedding, or the plain sum."""
     reduced = {
-        "l2": lambda g: g.square().sum(_width(g)).sqrt(),
-        "l1": lambda g: g.abs().sum(_width(g)),
-        "sum": lambda g: g.sum(_width(g)),
+        "l2": lambda g: g.square().sum(width_axis(g)).sqrt(),
+        "l1": lambda g: g.abs().sum(width_axis(g)),
+        "sum": lambda g: g.sum(width_axis(g)),
     }[reduce]
     trace = subject.trace(batch, target, (f"gradient:{at}",))
-    return _placed(subject, batch, {stream: reduced(_wide(g)) for stream, g in trace.gradients[at].items()})
+    return placed(subject, batch, {stream: reduced(wide(g)) for stream, g in trace.gradients[at].items()})
 
 
 @method(family="gradient", needs=("gradient:{at}",), paper="arXiv:1605.01713")
 def gradient_x_input(subject: Subject, batch: Batch, target: Aim, *, at: At = "embeddings") -> Explained:
     """The first-order share of a feature: sum over its width of x_i df/dx_i."""
     trace = subject.trace(batch, target, (f"gradient:{at}",))
-    products = {s: _wide(trace.states[at][s]) * _wide(g) for s, g in trace.gradients[at].items()}
-    return _placed(subject, batch, {stream: p.sum(_width(p)) for stream, p in products.items()})
+    products = {s: wide(trace.states[at][s]) * wide(g) for s, g in trace.gradients[at].items()}
+    return placed(subject, batch, {stream: p.sum(width_axis(p)) for stream, p in products.items()})
 
 
 @method(family="gradient", complete=True, needs=("state:{at}",), paper="arXiv:1703.01365")
@@ -79,9 +79,9 @@ def integrated_gradients(
         part = batch.chosen(active)
         start, end = ({s: t[active] for s, t in ends.items()} for ends in (x0, x))
         products = _path(subject, part, target.chosen(active), at, start, end, *_nodes(rule, count))
-        placed = _placed(subject, part, {stream: p.sum(_width(p)) for stream, p in products.items()})
-        scores[active] = placed.scores.to(scores.dtype)
-        for name, values in placed.details.items():
+        found = placed(subject, part, {stream: p.sum(width_axis(p)) for stream, p in products.items()})
+        scores[active] = found.scores.to(scores.dtype)
+        for name, values in found.details.items():
             details.setdefault(name, values.new_zeros(len(batch), *values.shape[1:]))[active] = values
         used[active] = count
         error = (scores.sum(1) - gap).abs() / gap.abs().clamp(min=0.1)
@@ -107,13 +107,13 @@ def _path(
         points = {}
         for stream in x:
             a = alphas.to(x[stream].device).reshape(1, -1, *[1] * (x[stream].ndim - 1))
-            points[stream] = torch.lerp(_wide(x0[stream])[:, None], _wide(x[stream])[:, None], a).flatten(0, 1)
+            points[stream] = torch.lerp(wide(x0[stream])[:, None], wide(x[stream])[:, None], a).flatten(0, 1)
         _, gradients = subject.gradient(batch.chosen(rows), target.chosen(rows), at, points)
         for stream, g in gradients.items():
             share = shares.to(g.device).reshape(1, -1, *[1] * (g.ndim - 1))
-            step = (_wide(g).unflatten(0, (len(batch), -1)) * share).sum(1)
+            step = (wide(g).unflatten(0, (len(batch), -1)) * share).sum(1)
             total[stream] = total[stream] + step if stream in total else step
-    return {stream: (_wide(x[stream]) - _wide(x0[stream])) * total[stream] for stream in x}
+    return {stream: (wide(x[stream]) - wide(x0[stream])) * total[stream] for stream in x}
 
 
 @functools.cache
@@ -186,13 +186,13 @@ def _token_states(subject: Subject, batch: Batch, at: At, stream: str, state: Te
     return subject.carried(batch, embedded, at)[stream]
 
 
-def _placed(subject: Subject, batch: Batch, by_stream: Streams) -> Explained:
+def placed(subject: Subject, batch: Batch, by_stream: Streams) -> Explained:
     """Scores by stream to features; a map of pixels is kept as well."""
     pixels = next((values for values in by_stream.values() if values.ndim == 3), None)
     return Explained(subject.on_features(batch, by_stream), details={} if pixels is None else {"pixels": pixels})
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def wide(tensor: Tensor) -> Tensor:
     """At least float32, so that sums over half-precision products keep their digits."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
@@ -201,6 +201,6 @@ def _precision(subject: Subject) -> torch.dtype:
     return torch.float64 if subject.dtype == torch.float64 else torch.float32
 
 
-def _width(tensor: Tensor) -> int:
+def width_axis(tensor: Tensor) -> int:
     """The axis of the embedding, or of the colours."""
     return 1 if tensor.ndim == 4 else -1

@@ -19,14 +19,19 @@ WIDTH = 100  # of plain text; a wider table takes what it needs
 
 def plain(result: Attribution | Comparison) -> str:
     """Text without colour codes, the same on every machine."""
+    return uncoloured(coloured(result), WIDTH)
+
+
+def uncoloured(shown: Any, width: int) -> str:
+    """What rich would print, without colour codes; wider where a table with a header needs it."""
     from rich.console import Console
     from rich.measure import Measurement
     from rich.table import Table
 
-    shown, file = coloured(result), io.StringIO()
+    file = io.StringIO()
     console = Console(file=file, width=10_000, color_system=None, force_jupyter=False, legacy_windows=False)
     tables = [part for part in shown.renderables if isinstance(part, Table) and part.show_header]
-    console.width = max([WIDTH, *(Measurement.get(console, console.options, part).maximum for part in tables)])
+    console.width = max([width, *(Measurement.get(console, console.options, part).maximum for part in tables)])
     console.print(shown)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
@@ -41,18 +46,18 @@ def coloured(result: Attribution | Comparison) -> Any:
 
 def html(result: Attribution | Comparison) -> str:
     """A page that needs nothing else and follows the notebook's colours or the reader's light or dark mode."""
-    body = _attribution_html(result) if isinstance(result, Attribution) else _comparison_html(result)
+    return page(_attribution_html(result) if isinstance(result, Attribution) else _comparison_html(result))
+
+
+def page(body: str) -> str:
+    """The whole of a page."""
     head = f'<!doctype html><meta charset="utf-8"><title>whence</title>\n<style>{_css()}</style>'
     return f'{head}\n<div class="whence">{body}</div>\n'
 
 
 def figure(a: Attribution) -> Any:
     """A matplotlib Figure: bars for tokens, a matrix for generated text, the picture under its scores."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("plot() needs matplotlib, which is not installed; run: pip install whence[plot]") from None
-
+    Figure = figure_class()
     facts = [f"{label}: {text}" for label, text in _facts(a)]
     if _only_special_beside_picture(a):
         beside = (f"{printable(a.features[i])} {number(a.scores[i])}" for i in _off_picture(a))
@@ -63,6 +68,15 @@ def figure(a: Attribution) -> Any:
     for axes, draw_on in zip(drawn.subplots(1, len(draw), squeeze=False, width_ratios=widths)[0], draw, strict=True):
         draw_on(axes)
     return drawn
+
+
+def figure_class() -> Any:
+    """matplotlib's Figure, or one sentence where it is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError("plot() needs matplotlib, which is not installed; run: pip install whence[plot]") from None
+    return Figure
 
 
 def _panels(a: Attribution) -> Iterator[tuple[float, float, Callable[[Any], None]]]:
@@ -144,7 +158,8 @@ def _scale_text(scores: np.ndarray) -> str:
     return f"largest |score| {number(scale)}" if scale or not np.isfinite(scores).all() else "all scores are 0"
 
 
-def _facts_table(facts: list[tuple[str, str]]) -> Any:
+def facts_table(facts: list[tuple[str, str]]) -> Any:
+    """Facts for the terminal, one per line."""
     from rich.table import Table
     from rich.text import Text
 
@@ -157,7 +172,7 @@ def _facts_table(facts: list[tuple[str, str]]) -> Any:
 def _attribution_parts(a: Attribution) -> Iterator[Any]:
     from rich.text import Text
 
-    yield _facts_table(_facts(a))
+    yield facts_table(_facts(a))
     scale, others, pictures = largest(a.scores), _off_picture(a), _pictures(a)
     rows = a.scores.reshape(-1, len(a.features))
     visible = a.visible.reshape(rows.shape)
@@ -171,7 +186,7 @@ def _attribution_parts(a: Attribution) -> Iterator[Any]:
                 style="dim",
             )
         if pictures:
-            yield from image.grid_lines(a, pictures[row][1], largest(image.grid_scores(a)))
+            yield from image.grid_lines(a.input, pictures[row][1], largest(image.grid_scores(a)))
             yield Text()
         yield from tokens.strips(a, scores, [i for i in others if visible[row, i]], scale)
 
@@ -215,11 +230,11 @@ def _footer(c: Comparison, row: int | None) -> Iterator[tuple[str, list[str]]]:
 def _comparison_parts(c: Comparison) -> Iterator[Any]:
     from rich.text import Text
 
-    yield _facts_table(_comparison_facts(c))
+    yield facts_table(_comparison_facts(c))
     for a in c:
         for name, grid in _pictures(a):
             yield Text(f"\n{printable(a.method)}  {name}".rstrip(), style="bold")
-            yield from image.grid_lines(a, grid, largest(image.grid_scores(a)))
+            yield from image.grid_lines(a.input, grid, largest(image.grid_scores(a)))
     for row, (name, scores, indices) in enumerate(_comparison_rows(c)):
         yield Text(f"\n{row + 1}. {name}" if name else "", style="bold")
         yield _comparison_table(c, scores, indices, row if c[0].scores.ndim == 2 else None)
@@ -252,7 +267,8 @@ def _comparison_table(c: Comparison, scores: list[np.ndarray], indices: list[int
     return table
 
 
-def _facts_html(facts: list[tuple[str, str]]) -> str:
+def facts_html(facts: list[tuple[str, str]]) -> str:
+    """Facts for a page, one per line."""
     rows = (f'<tr class="{label}"><th>{label}</th><td dir="auto">{escape(text)}</td></tr>' for label, text in facts)
     return f'<table class="facts">{"".join(rows)}</table>'
 
@@ -267,10 +283,10 @@ def _legend_html(scale: float, hidden: bool = False) -> str:
 
 def _attribution_html(a: Attribution) -> str:
     scale, others, pictures = largest(a.scores), _off_picture(a), _pictures(a)
-    body = [_facts_html(_facts(a))]
+    body = [facts_html(_facts(a))]
     if pictures:
         patch_scale = largest(image.grid_scores(a))
-        shown = (image.overlay_html(a, grid, patch_scale, name or "scores") for name, grid in pictures)
+        shown = (image.overlay_html(a.input, grid, patch_scale, name or "scores") for name, grid in pictures)
         body += ['<div class="pictures">', image.picture_html(a.input), *shown, "</div>", _legend_html(patch_scale)]
     if a.scores.ndim == 2:
         body.append(tokens.matrix_html(a, others, scale))
@@ -282,14 +298,14 @@ def _attribution_html(a: Attribution) -> str:
 
 
 def _comparison_html(c: Comparison) -> str:
-    body = [_facts_html(_comparison_facts(c))]
+    body = [facts_html(_comparison_facts(c))]
     if _pictures(c[0]):
         body += ['<div class="pictures">', image.picture_html(c[0].input)]
         for a in c:
             scale = largest(image.grid_scores(a))
             full = f"full colour at {number(scale)}"
             body += [
-                image.overlay_html(a, grid, scale, f"{printable(a.method)} {name} ({full})")
+                image.overlay_html(a.input, grid, scale, f"{printable(a.method)} {name} ({full})")
                 for name, grid in _pictures(a)
             ]
         body.append("</div>")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from whence.plots.tokens import AGAINST, FOR, largest, number, printable, signed, strength
+from whence.plots.tokens import AGAINST, FOR, largest, number, printable, signed, strength, weight
 from whence.types import Attribution, Input
 
 SHADES = {1: "░▒▓█", -1: "-=%#"}  # for and against, from weak to strong
@@ -88,38 +88,44 @@ def overlay(image: np.ndarray, grid: np.ndarray, scale: float) -> np.ndarray:
     return np.round(grey * (1 - share) + np.where(heat > 0, FOR, AGAINST) * share).astype(np.uint8)
 
 
-def grid_lines(a: Attribution, grid: np.ndarray, scale: float) -> Iterator[Any]:
-    """What the terminal shows of one row of scores: the grid in shades, their meaning, the strongest patches."""
+def grid_lines(x: Input, grid: np.ndarray, scale: float, against: bool = True) -> Iterator[Any]:
+    """What the terminal shows of one row of scores: the grid in shades, their meaning, the strongest patches.
+
+    Without `against` scores are weights, which have no sign.
+    """
     from rich.text import Text
 
     across = 2 if grid.shape[1] <= 48 else 1
     for row in grid:
         line = Text("  ")
         for value in row:
-            line.append(_shade(value, scale) * across, style="" if value == 0 else _terminal_colour(value))
+            line.append(shade(value, scale) * across, style="" if value == 0 else terminal_colour(value))
         yield line
     if not scale:
         yield Text("  no finite score on the picture but 0", style="dim")
         return
     limits = [number(scale * share) for share in LIMITS]
-    for word, sign in (("for", 1), ("against", -1)):
+    for word, sign in (("for", 1), ("against", -1)) if against else (("weight", 1),):
         meaning = "  ".join(f"{shade} {limit}" for shade, limit in zip(SHADES[sign], limits, strict=True))
-        yield Text(f"  {word:<9} |score| from  {meaning}", style="dim")
+        yield Text(f"  {word:<9} {'|score| ' * against}from  {meaning}", style="dim")
     yield Text("  ·         weaker; a blank is exactly 0", style="dim")
-    indices = patches(a.input)
+    indices = patches(x)
     strongest = sorted(zip(indices, grid.ravel(), strict=True), key=lambda patch: -strength(patch[1], scale))[:4]
-    names = (f"{printable(a.features[i])} {signed(value, scale)}" for i, value in strongest if value)
+    write = signed if against else weight
+    names = (f"{printable(x.features[i])} {write(value, scale)}" for i, value in strongest if value)
     yield Text("  strongest " + ", ".join(names))
 
 
-def _shade(value: float, scale: float) -> str:
+def shade(value: float, scale: float) -> str:
+    """A character for a score, the darker the stronger."""
     if not np.isfinite(value):
         return "?"
     level = sum(strength(value, scale) >= limit for limit in LIMITS)
     return SHADES[1 if value > 0 else -1][level - 1] if level else "·" if value else " "
 
 
-def _terminal_colour(value: float) -> str:
+def terminal_colour(value: float) -> str:
+    """The colour of a shade: blue is for, red against."""
     return f"rgb({','.join(map(str, FOR if value > 0 else AGAINST))})"
 
 
@@ -131,15 +137,15 @@ def picture_html(x: Input) -> str:
     return f"<figure><div>{img}</div><figcaption>what the model saw</figcaption></figure>"
 
 
-def overlay_html(a: Attribution, grid: np.ndarray, scale: float, caption: str) -> str:
+def overlay_html(x: Input, grid: np.ndarray, scale: float, caption: str) -> str:
     """The picture under its scores; pointing at a patch tells its score."""
     cells = "".join(
-        f'<i title="{escape(printable(a.features[i]))}: {number(score)}"></i>'
-        for i, score in zip(patches(a.input), grid.ravel(), strict=True)
+        f'<i title="{escape(printable(x.features[i]))}: {number(score)}"></i>'
+        for i, score in zip(patches(x), grid.ravel(), strict=True)
     )
     columns = f"grid-template-columns:repeat({grid.shape[1]},1fr)"
     return (
-        f'<figure><div><img alt="scores over the picture" src="{png(overlay(picture(a.input), grid, scale))}">'
+        f'<figure><div><img alt="scores over the picture" src="{png(overlay(picture(x), grid, scale))}">'
         f'<div class="cells" style="{columns}">{cells}</div></div><figcaption>{escape(caption)}</figcaption></figure>'
     )
 

@@ -42,6 +42,11 @@ def signed(value: float, scale: float) -> str:
     return f"{value:+.{max(0, 2 - math.floor(math.log10(scale)))}f}"
 
 
+def weight(value: float, scale: float) -> str:
+    """A weight among others, which have no sign."""
+    return signed(value, scale).removeprefix("+")
+
+
 def largest(scores: np.ndarray) -> float:
     """The largest finite |score|."""
     return float(np.abs(scores, where=np.isfinite(scores), out=np.zeros(scores.shape)).max(initial=0.0))

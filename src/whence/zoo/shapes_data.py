@@ -35,6 +35,7 @@ QUESTIONS = (
 BEFORE = ("please ,", "in this picture ,", "look :")
 SPELLINGS = {"colour": ("colour", "color")}
 
+_SHIFT = 1.0  # pixels that a shape may lie off the middle of its cell
 _FINE = 4  # shapes are drawn so many times larger, and their edges smoothed
 T = TypeVar("T")
 
@@ -134,12 +135,16 @@ def encode(raw: Any, tokenizer: Any) -> dict[str, Any]:
 
 
 def visual(picture: np.ndarray) -> dict[str, np.ndarray]:
-    """The regions of a picture: their pixels, 0 being the grey behind shapes, and their corners between 0 and 1."""
-    cells = picture.reshape(GRID, CELL, GRID, CELL, 3).swapaxes(1, 2).reshape(GRID * GRID, -1)
+    """The regions of a picture: pixels, 0 being the grey behind shapes; where they stand out; corners from 0 to 1."""
+    cells = picture.reshape(GRID, CELL, GRID, CELL, 3).swapaxes(1, 2).reshape(GRID * GRID, CELL * CELL, 3).astype(float)
+    away = np.abs(cells - np.median(picture.reshape(-1, 3), axis=0)).max(-1)  # from the colour behind the shapes
+    stands_out = away / np.maximum(away.max(-1, keepdims=True), 60)
     row, column = np.divmod(np.arange(GRID * GRID), GRID)
     corners = np.stack([column, row, column + 1, row + 1], axis=1) / GRID
     return {
-        "visual_feats": ((cells - BACKGROUND) / 128).astype(np.float32),
+        "visual_feats": np.concatenate(
+            [(cells.reshape(len(cells), -1) - BACKGROUND) / 128, stands_out], axis=1, dtype=np.float32
+        ),
         "visual_pos": corners.astype(np.float32),
         "visual_attention_mask": np.ones(GRID * GRID, dtype=np.int64),
     }
@@ -148,7 +153,7 @@ def visual(picture: np.ndarray) -> dict[str, np.ndarray]:
 def _cover(thing: Thing, rng: np.random.Generator) -> np.ndarray:
     """(CELL, CELL) between 0 and 1: a shape somewhere in its cell."""
     radius = rng.uniform(*SIZES[thing.size])
-    x, y = CELL / 2 + rng.uniform(-1, 1, 2) * (CELL / 2 - radius - 0.5)
+    x, y = CELL / 2 + rng.uniform(-1, 1, 2) * min(_SHIFT, CELL / 2 - radius - 0.5)
     fine = Image.new("L", (CELL * _FINE, CELL * _FINE))
     pen, x, y, r = ImageDraw.Draw(fine), x * _FINE, y * _FINE, radius * _FINE
     if thing.shape == "circle":

@@ -1,0 +1,155 @@
+"""What changes when features are hidden, one at a time, in windows or at random."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whence.batching import Batch
+from whence.masking import Unit, Way, expanded, grid_of, masked_values, shared, units, ways
+from whence.registry import Explained, method
+from whence.subject import Subject
+from whence.targets import Aim
+from whence.types import Input
+
+
+@method(family="perturbation", paper="arXiv:1612.08220")
+def leave_one_out(
+    subject: Subject, batch: Batch, target: Aim, *, mask: Way = "auto", unit: Unit = "piece"
+) -> Explained:
+    """How far the target falls without a feature: f(x) - f(x without i).
+
+    `mask`: how features are hidden. Tokens by "mask", "unknown", "pad", "delete" or "zero" (embedding), patches by
+    "zero", "mean", "black" or "blur", regions by "zero", "mean" or "delete"; "auto" is the first of mask, unknown and pad
+    that the tokenizer has and that does not end the text, else zero. `details["mask"]` says what was used. `unit`:
+    pieces are hidden one by one, or a word at a time, its pieces sharing the drop equally. Special tokens stay.
+    """
+    numbers = [units(item, unit) for item in batch.inputs]
+    return _occluded(subject, batch, target, mask, numbers, [np.eye(_count(n), dtype=bool) for n in numbers])
+
+
+@method(family="perturbation", paper="arXiv:1311.2901")
+def occlusion(
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    *,
+    window: int = 2,
+    stride: int = 1,
+    mask: Way = "auto",
+    unit: Unit = "piece",
+) -> Explained:
+    """How far the target falls without a window of features, on average over the windows that cover a feature.
+
+    A window's drop f(x) - f(x without the window) is shared equally by its features. Windows are runs of `window`
+    neighbours in a stream, squares of `window` x `window` patches on a grid, cut off at the end; `stride` is the step
+    between them. `mask` and `unit` as in leave_one_out, which this is with window=1.
+    """
+    if not 1 <= stride <= window:
+        raise ValueError(
+            f"occlusion: stride must lie between 1 and the window, so that every feature is covered, but window={window}"
+            f" and stride={stride} came"
+        )
+    numbers = [units(item, unit) for item in batch.inputs]
+    windows = [_windows(item, n, window, stride) for item, n in zip(batch.inputs, numbers, strict=True)]
+    return _occluded(subject, batch, target, mask, numbers, windows)
+
+
+@method(family="perturbation", paper="arXiv:1602.04938")
+def lime(
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    *,
+    samples: int = 200,
+    width: float = 0.25,
+    mask: Way = "auto",
+    unit: Unit = "piece",
+) -> Explained:
+    """The coefficients of a linear model of f, fitted to variants of the input with random features hidden.
+
+    Ridge regression of f(z) on z in {0, 1}^n, each of `samples` variants (x itself among them) weighted by
+    exp(-(1 - cos(z, 1))^2 / width^2); how many features are hidden is drawn uniformly from 1 to n, then which. The base
+    is the intercept, `details["r2"]` the weighted R^2. `mask` and `unit` as in leave_one_out.
+    """
+    ridge = _ridge()
+    if samples < 2 or width <= 0:
+        raise ValueError(f"lime: samples must be at least 2 and width above 0, but {samples} and {width} came")
+    numbers = [units(item, unit) for item in batch.inputs]
+    draws = [_drawn(_count(n), samples, generator) for n, generator in zip(numbers, batch.generators(), strict=True)]
+    keeps = [expanded(draw, n) for draw, n in zip(draws, numbers, strict=True)]
+    scores, bases, fits = [], [], []
+    for draw, number, found in zip(draws, numbers, masked_values(subject, batch, target, keeps, mask), strict=True):
+        weights = np.exp(-((1 - np.sqrt(draw.mean(1))) ** 2) / width**2)  # cos(z, 1) = sqrt(share of ones)
+        surrogate = ridge(alpha=1.0).fit(draw, found, weights)
+        scores.append(shared(surrogate.coef_, number))
+        bases.append(float(surrogate.intercept_))
+        fits.append(float(surrogate.score(draw, found, weights)))
+    details = {"r2": fits, "mask": [ways(subject, item, mask) for item in batch.inputs]}
+    return Explained(placed(subject, batch, scores), torch.tensor(bases), details)
+
+
+def placed(subject: Subject, batch: Batch, scores: list[np.ndarray]) -> Tensor:
+    """One array (feature,) per example to (batch, feature)."""
+    dtype = torch.float64 if subject.dtype == torch.float64 else torch.float32
+    padded = torch.zeros(batch.mask.shape, dtype=dtype, device=batch.mask.device)
+    for row, values in enumerate(scores):
+        padded[row, batch.mask[row]] = torch.from_numpy(values).to(padded)
+    return padded
+
+
+def _occluded(
+    subject: Subject, batch: Batch, target: Aim, mask: Way, numbers: list[np.ndarray], windows: list[np.ndarray]
+) -> Explained:
+    """Scores from the windows of every example, (window, unit) bool: True is hidden."""
+    # x itself goes along, so that a feature without effect gets the same rounding, and exactly 0
+    keeps = [expanded(~np.pad(hidden, ((1, 0), (0, 0))), n) for hidden, n in zip(windows, numbers, strict=True)]
+    scores = []
+    for hidden, number, found in zip(windows, numbers, masked_values(subject, batch, target, keeps, mask), strict=True):
+        drops = (found[0] - found[1:]) / hidden.sum(1)
+        scores.append(shared(drops @ hidden / hidden.sum(0), number))
+    return Explained(placed(subject, batch, scores), details={"mask": [ways(subject, i, mask) for i in batch.inputs]})
+
+
+def _count(numbers: np.ndarray) -> int:
+    return int(numbers.max(initial=-1)) + 1
+
+
+def _windows(item: Input, numbers: np.ndarray, window: int, stride: int) -> np.ndarray:
+    """(window, unit) bool: runs of units, or squares of patches."""
+    found = []
+    streams = np.array(item.streams)
+    for stream in dict.fromkeys(item.streams):
+        own = np.unique(numbers[(streams == stream) & (numbers >= 0)])
+        shape = grid_of(item, stream) or (1, len(own))
+        for top in _starts(shape[0], window, stride):
+            for left in _starts(shape[1], window, stride):
+                covered = np.zeros(shape, bool)
+                covered[top : top + window, left : left + window] = True
+                hidden = np.zeros(_count(numbers), bool)
+                hidden[own[covered.ravel()]] = True
+                found.append(hidden)
+    return np.array(found, bool).reshape(-1, _count(numbers))
+
+
+def _starts(length: int, window: int, stride: int) -> range:
+    """The first positions of windows that together reach the end; the last may stick out."""
+    return range(0, max(length - window, 0) + stride, stride) if length else range(0)
+
+
+def _drawn(count: int, samples: int, generator: np.random.Generator) -> np.ndarray:
+    """(sample, unit) bool: True is kept; the first keeps everything."""
+    hidden = generator.integers(1, count + 1, (samples, 1))
+    hidden[0] = 0
+    return generator.random((samples, count)).argsort(1).argsort(1) >= hidden
+
+
+def _ridge() -> Any:
+    try:
+        from sklearn.linear_model import Ridge
+    except ImportError as error:
+        raise ImportError("lime needs scikit-learn; install it with pip install 'whence[concepts]'") from error
+    return Ridge

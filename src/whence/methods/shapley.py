@@ -1,0 +1,210 @@
+"""Shapley and Owen values, by the shap package."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from whence.batching import Batch
+from whence.masking import Unit, Way, expanded, grid_of, hiding, shared, units, values, ways
+from whence.methods.perturbation import placed
+from whence.registry import Explained, method
+from whence.subject import Subject
+from whence.targets import Aim
+from whence.types import Input
+
+MAX_EXACT = 14  # players: 2^14 evaluations
+Game = Callable[[np.ndarray], np.ndarray]  # coalitions (coalition, player) to values (coalition,)
+
+
+@method(family="perturbation", complete=True, paper="arXiv:1705.07874")
+def shap(
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    *,
+    algorithm: Literal["partition", "permutation", "exact"] = "partition",
+    max_evals: int = 500,
+    fixed_context: Literal[0, 1] | None = None,
+    mask: Way = "auto",
+    unit: Unit = "piece",
+) -> Explained:
+    """A feature's fair share of f(x) - f(everything hidden), by the shap package.
+
+    "partition": Owen values on a tree of neighbouring pieces (shap's rules for text) or halved patch grids;
+    `fixed_context` looks at a group only with all others hidden (0) or shown (1), which is faster. What is not split
+    within `max_evals` is shared equally. "permutation": Shapley values sampled by walking through random orders there
+    and back; exact for interactions of two. "exact": Shapley values from all coalitions of up to 14 players. The base is
+    f with everything hidden. `mask` and `unit` as in leave_one_out; `details` keep shap's values of inner nodes and its
+    tree (`hierarchical_values`, `clustering`, over the players numbered in `players`) and the number of `evaluations`.
+    """
+    package = imported()
+    subject.values(batch, target)  # fixes a target left open
+    scores, bases, details = [], [], {"players": [], "evaluations": []}
+    if algorithm == "partition":
+        details |= {"hierarchical_values": [], "clustering": []}
+    for row, item in enumerate(batch.inputs):
+        numbers = units(item, unit)
+        count = int(numbers.max(initial=-1)) + 1
+        _check(algorithm, count, max_evals)
+        game, known = _game(subject, item, target, row, numbers, mask)
+        base, full = game(np.stack([np.zeros(count, bool), np.ones(count, bool)]))
+        found: dict[str, Any] = {"values": np.full(count, full - base)}
+        if count > 1:  # shap cannot build a tree of one player
+            tree = _tree(package, item, numbers) if algorithm == "partition" else None
+            options = {"max_evals": max_evals, "fixed_context": fixed_context}
+            found = _explained(package, algorithm, game, _Coalitions(count, tree), batch.seed % 2**32, options)
+        scores.append(shared(found["values"], numbers))
+        bases.append(base)
+        found |= {"players": numbers, "evaluations": len(known)}
+        for name, kept in details.items():
+            kept.append(found.get(name))
+    details["mask"] = [ways(subject, item, mask) for item in batch.inputs]
+    return Explained(placed(subject, batch, scores), torch.tensor(bases, dtype=torch.float64), details)
+
+
+def imported() -> Any:
+    """The shap package."""
+    try:
+        with warnings.catch_warnings():  # it calls what matplotlib is about to deprecate
+            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore", PendingDeprecationWarning)
+            return importlib.import_module("shap")
+    except ImportError as error:
+        raise ImportError("shap values need the shap package; install it with pip install 'whence[shap]'") from error
+
+
+def _check(algorithm: str, count: int, max_evals: int) -> None:
+    if algorithm == "exact" and count > MAX_EXACT:
+        raise ValueError(
+            f"shap: algorithm='exact' takes up to {MAX_EXACT} players, and this input has {count}; "
+            "use 'partition' or 'permutation', or unit='word'"
+        )
+    least = 2 * count + 1 if algorithm == "permutation" else 2
+    if max_evals < least and algorithm != "exact":
+        raise ValueError(
+            f"shap: algorithm={algorithm!r} needs max_evals of at least {least} for {count} players, not {max_evals}"
+        )
+
+
+def _game(
+    subject: Subject, item: Input, aim: Aim, row: int, numbers: np.ndarray, mask: Way
+) -> tuple[Game, dict[bytes, float]]:
+    """The value of coalitions of one example's players, each evaluated once, and the values so far."""
+    hide = hiding(subject, item, mask)
+    known: dict[bytes, float] = {}
+
+    def game(coalitions: np.ndarray) -> np.ndarray:
+        coalitions = np.asarray(coalitions, bool)
+        keys = [coalition.tobytes() for coalition in coalitions]
+        new = {key: coalition for key, coalition in zip(keys, coalitions, strict=True) if key not in known}
+        if new:
+            variants = hide(expanded(np.stack(list(new.values())), numbers))
+            known.update(zip(new, values(subject, variants, aim, [row] * len(new)), strict=True))
+        return np.array([known[key] for key in keys])
+
+    return game, known
+
+
+class _Coalitions:
+    """shap's masker protocol: a masked input is the coalition itself, and the model function does the hiding."""
+
+    immutable_outputs = True
+    default_batch_size = 64  # coalitions in one call
+
+    def __init__(self, count: int, tree: np.ndarray | None) -> None:
+        self.shape = (1, count)
+        self.clustering = tree
+
+    def __call__(self, coalition: np.ndarray, players: np.ndarray) -> np.ndarray:
+        return coalition[None]
+
+
+def _explained(
+    package: Any, algorithm: str, game: Game, masker: _Coalitions, seed: int, options: dict[str, Any]
+) -> dict[str, Any]:
+    """What shap finds for one example."""
+    explainers, players = package.explainers, np.ones(masker.shape)
+    np.random.seed(seed)  # shap draws from the global state, which `lent` puts back
+    if algorithm == "partition":
+        found = explainers.PartitionExplainer(game, masker)(players, silent=True, **options)
+        return {
+            "values": found.values[0],
+            "hierarchical_values": found.hierarchical_values[0],
+            "clustering": masker.clustering,
+        }
+    if algorithm == "permutation":
+        explainer = explainers.PermutationExplainer(game, masker, seed=seed)
+        return {"values": explainer(players, max_evals=options["max_evals"], silent=True).values[0]}
+    return {"values": explainers.ExactExplainer(game, masker)(players, max_evals=2**MAX_EXACT, silent=True).values[0]}
+
+
+# ---- trees -----------------------------------------------------------------------------------------------------------
+
+
+def _tree(package: Any, item: Input, numbers: np.ndarray) -> np.ndarray:
+    """The tree of the players as scipy writes clusterings, (players - 1, 4): every stream has its own, then joined."""
+    total = int(numbers.max()) + 1
+    rows: list[tuple[int, int]] = []
+    roots = []
+    streams = np.array(item.streams)
+    for stream in dict.fromkeys(item.streams):
+        own = np.unique(numbers[(streams == stream) & (numbers >= 0)])
+        if len(own) == 0:
+            continue
+        grid = grid_of(item, stream)
+        links = _halved(*grid) if grid else _neighbours(package, _names(item, numbers, own))
+        places = [*own.tolist(), *range(total + len(rows), total + len(rows) + len(links))]
+        rows += [(places[left], places[right]) for left, right in links]
+        roots.append(places[-1])
+    while len(roots) > 1:
+        rows.append((roots.pop(0), roots.pop(0)))
+        roots.insert(0, total + len(rows) - 1)
+    sizes = [1] * total
+    for left, right in rows:
+        sizes.append(sizes[left] + sizes[right])
+    return np.array([(*pair, size / total, size) for pair, size in zip(rows, sizes[total:], strict=True)], float)
+
+
+def _neighbours(package: Any, names: list[str]) -> list[tuple[int, int]]:
+    """The pairs that shap's rules for text join one after the other."""
+    text = importlib.import_module(f"{package.__name__}.maskers._text")
+    return [(int(left), int(right)) for left, right in text.partition_tree(names, [])[:, :2]] if len(names) > 1 else []
+
+
+def _names(item: Input, numbers: np.ndarray, own: np.ndarray) -> list[str]:
+    """The texts of the players; "##" marks one that goes on with a word, which shap's rules join first."""
+    names = []
+    for number in own:
+        first = int(np.flatnonzero(numbers == number)[0])
+        text = "".join(item.features[i] for i in np.flatnonzero(numbers == number)).strip()
+        word = item.words[first]
+        goes_on = first > 0 and word >= 0 and word == item.words[first - 1] and text[:1].isalpha()
+        names.append(f"##{text}" if goes_on else text)
+    return names
+
+
+def _halved(rows: int, columns: int) -> list[tuple[int, int]]:
+    """The pairs that build a grid up from its cells: the reverse of halving its longer side again and again."""
+    links: list[tuple[int, int]] = []
+
+    def root(top: int, bottom: int, left: int, right: int) -> int:
+        height, width = bottom - top, right - left
+        if height * width == 1:
+            return top * columns + left
+        middle = top + height // 2 if height >= width else left + width // 2
+        halves = (
+            (root(top, middle, left, right), root(middle, bottom, left, right))
+            if height >= width
+            else (root(top, bottom, left, middle), root(top, bottom, middle, right))
+        )
+        links.append(halves)
+        return rows * columns + len(links) - 1
+
+    root(0, rows, 0, columns)
+    return links

@@ -1,0 +1,75 @@
+"""The operations that transformers are made of, by what they are to a rule; and norms and activations made linear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+ADD = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__}
+SUBTRACT = {torch.sub, Tensor.sub, Tensor.__sub__}
+MULTIPLY = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__}
+PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm, torch.einsum}
+LINEAR = {F.linear, torch.addmm}
+JOIN = {torch.cat, torch.concat, torch.stack}
+NORM = {F.layer_norm, torch.layer_norm, F.rms_norm}
+ACTIVATION = {
+    F.gelu, F.relu, torch.relu, Tensor.relu, F.silu, F.tanh, torch.tanh, Tensor.tanh, F.leaky_relu, F.elu, F.selu,
+    F.mish, F.hardswish, F.softplus, F.relu6, torch.sigmoid, Tensor.sigmoid, F.sigmoid,
+}  # fmt: skip
+VIEW = {
+    Tensor.view, Tensor.reshape, torch.reshape, Tensor.transpose, torch.transpose, Tensor.permute, torch.permute,
+    Tensor.contiguous, Tensor.flatten, torch.flatten, Tensor.unsqueeze, torch.unsqueeze, Tensor.squeeze, torch.squeeze,
+    Tensor.expand, Tensor.clone, torch.clone, Tensor.to, Tensor.float, Tensor.type_as, F.dropout, torch.dropout,
+    Tensor.__getitem__, Tensor.split, torch.split, Tensor.chunk, torch.chunk, Tensor.unbind, torch.unbind,
+      torch.movedim, Tensor.movedim,
+    torch.repeat_interleave, Tensor.repeat_interleave, Tensor.select, Tensor.narrow,
+}  # fmt: skip
+DIVIDE = {torch.div, Tensor.div, Tensor.__truediv__}
+HOMOGENEOUS = {
+    *VIEW, *DIVIDE, torch.mean, Tensor.mean, torch.sum, Tensor.sum, torch.neg,
+    Tensor.neg, Tensor.__neg__, torch.index_select, Tensor.index_select, torch.gather, Tensor.gather,
+}  # fmt: skip
+
+
+def is_activation(module: nn.Module) -> bool:
+    """A module that is one elementwise nonlinearity, however it writes it."""
+    if isinstance(module, (nn.MultiheadAttention, nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.Softmax2d)):
+        return False
+    return type(module).__module__ in ("torch.nn.modules.activation", "transformers.activations")
+
+
+def frozen_norm(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Callable[[Tensor], Tensor], Tensor | None]:
+    """A norm at its true deviation: its input, the linear map that it then is, and its bias."""
+    layered = func is not F.rms_norm
+    names = ("input", "normalized_shape", "weight", "bias", "eps") if layered else ("input", "shape", "weight", "eps")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    x, weight, eps = given["input"], given.get("weight"), given.get("eps", 1e-5 if layered else None)
+    axes = tuple(range(-len(given[names[1]]), 0))
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    centred = x - x.mean(axes, keepdim=True) if layered else x
+    scale = (centred.square().mean(axes, keepdim=True) + eps).rsqrt().detach()
+    scale = scale if weight is None else scale * weight
+
+    def apply(tensor: Tensor) -> Tensor:
+        return (tensor - tensor.mean(axes, keepdim=True) if layered else tensor) * scale
+
+    return x, apply, given.get("bias")
+
+
+def slope(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """f(x) / x of an activation, with its limit at 0."""
+    small = x.abs() < 1e-6
+    safe = torch.where(small, torch.full_like(x, 1e-6), x)
+    return function(safe) / safe
+
+
+def linear_of(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Input, weight (out, in) and bias of a linear layer."""
+    if func is F.linear:
+        given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
+        return given["input"], given["weight"], given.get("bias")
+    return args[1], args[2].T, args[0]  # addmm(bias, input, weight)

@@ -1,0 +1,277 @@
+"""Backward rules: function modes under which the model computes what it always does, and gradients mean relevance.
+
+`Conserving` makes gradient x input the relevance of Ali et al. and of AttnLRP. `Positive` makes the gradient itself the
+relevance of Transformer Attribution. Every operation keeps its value, bit for bit; only what flows back is changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from whence.attention import Record, Rules
+from whence.hooks import through
+from whence.operations import (
+    ACTIVATION,
+    ADD,
+    DIVIDE,
+    JOIN,
+    LINEAR,
+    MULTIPLY,
+    NORM,
+    PRODUCT,
+    SUBTRACT,
+    VIEW,
+    frozen_norm,
+    is_activation,
+    linear_of,
+    slope,
+)
+
+_ROOT = {torch.rsqrt, Tensor.rsqrt, torch.sqrt, Tensor.sqrt, torch.std, Tensor.std, torch.norm, Tensor.norm}
+_POWER = {torch.pow, Tensor.pow, Tensor.__pow__}
+_SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax, torch.special.softmax}
+_MEAN = {torch.mean, Tensor.mean, torch.sum, Tensor.sum}
+_MASK = {Tensor.masked_fill, torch.masked_fill, torch.where, Tensor.where}
+
+
+class _Ruled(Rules):
+    """What both kinds share: activations that are modules are treated as one operation each."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._activations = [module for module in model.modules() if is_activation(module)]
+        self._handles: list[Any] = []
+        self._inside = 0
+
+    def __enter__(self) -> _Ruled:
+        for module in self._activations:
+            self._handles.append(module.register_forward_pre_hook(self._enters))
+            self._handles.append(module.register_forward_hook(self._leaves))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._inside = [], 0
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        ruled = (
+            not self._inside and torch.is_grad_enabled() and any(_tracked(value) for value in (*args, *kwargs.values()))
+        )
+        return self.ruled(func, args, kwargs) if ruled else func(*args, **kwargs)
+
+    def ruled(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operation on at least one tensor that the target depends on."""
+        raise NotImplementedError
+
+    def activated(self, x: Tensor, y: Tensor, function: Any) -> Tensor:
+        """The output of an activation, under its rule."""
+        raise NotImplementedError
+
+    def _enters(self, module: nn.Module, args: Any) -> None:
+        self._inside += 1
+
+    def _leaves(self, module: nn.Module, args: Any, out: Tensor) -> Tensor:
+        self._inside -= 1
+        if self._inside or not args[0].requires_grad:
+            return out
+        with torch._C.DisableTorchFunction():
+            return self.activated(args[0], out, type(module).forward.__get__(module))
+
+
+class Conserving(_Ruled):
+    """Gradients under which x * gradient is conserved: from the target down to any layer, up to biases.
+
+    `heads`: attention weights are constants ("hold"), or share the relevance of their products ("half"), or are left to
+    the gradient (None). `norms`: deviations are constants; the mean is not. `epsilon` and `gamma` are those of the LRP
+    rules of linear layers. Activations go as act(x)/x. Of a product of two states one half is given to each ("half"),
+    or all to the factor that is not an activation's output.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        heads: str | None = "hold",
+        norms: bool = True,
+        epsilon: float = 0.0,
+        gamma: float = 0.0,
+    ) -> None:
+        super().__init__(model)
+        self._heads, self._norms, self._epsilon, self._gamma = heads, norms, epsilon, gamma
+        self._gates: Any = WeakIdKeyDictionary()  # what came out of an activation
+
+    def edit(self, record: Record, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        return weights.detach() if self._heads == "hold" else weights, values
+
+    def ruled(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func in NORM and self._norms:
+            y = func(*args, **kwargs)
+            x, apply, _ = frozen_norm(func, args, kwargs)
+            return through(y, apply(x))
+        if self._norms and (func in _ROOT or (func in _POWER and args[1] < 1)):
+            return func(*args, **kwargs).detach()  # the deviation in a norm that is written out
+        if func in ACTIVATION:
+            return self.activated(args[0], func(*args, **kwargs), lambda x: func(x, *args[1:], **kwargs))
+        if func in MULTIPLY and _tracked(args[0]) and _tracked(args[1]):
+            return self._gated(func, args)
+        if func in PRODUCT and self._heads == "half" and sum(map(_tracked, args)) == 2:
+            return func(*(_half(a) if _tracked(a) else a for a in args), **kwargs)
+        if func in LINEAR and (self._epsilon or self._gamma):
+            return self._linear(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def activated(self, x: Tensor, y: Tensor, function: Any) -> Tensor:
+        out = through(y, x * slope(function, x.detach()))
+        self._gates[out] = True
+        return out
+
+    def _gated(self, func: Any, args: Any) -> Tensor:
+        a, b = args
+        if self._heads == "half":
+            return func(_half(a), _half(b))
+        if a is b:
+            return func(a, b)
+        return func(a.detach(), b) if a in self._gates else func(a, b.detach()) if b in self._gates else func(a, b)
+
+    def _linear(self, func: Any, args: Any, kwargs: Any) -> Tensor:
+        """R_i = sum_j x_i w_ij / (z_j + e) R_j with w + gamma w^+ for w, as a gradient: dz is scaled by z / (z + e)."""
+        y = func(*args, **kwargs)
+        x, weight, bias = linear_of(func, args, kwargs)
+        sharper = F.linear(x, weight + self._gamma * weight.clamp(min=0), _sharper(bias, self._gamma))
+        z = sharper.detach()
+        return through(y, sharper * (y.detach() / (z + self._epsilon * torch.where(z >= 0, 1.0, -1.0))))
+
+
+class Positive(_Ruled):
+    """The relevance of Transformer Attribution, carried by the gradient: z^+ rule, halves at products, shares at sums.
+
+    Norms, activations, softmax, scaling and masking pass relevance on as it is. What has no rule is told in `unknown`.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.unknown: set[str] = set()
+
+    def ruled(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func in LINEAR:
+            x, weight, _ = linear_of(func, args, kwargs)
+            return _Excited.apply(func(*args, **kwargs).detach(), x, weight)
+        if func in PRODUCT or func in _MEAN:
+            return _Shared.apply(lambda *given: func(*given, **kwargs), *args)
+        if func in ADD or func in SUBTRACT:
+            return self._sum(func, args, kwargs)
+        if func in MULTIPLY and _tracked(args[0]) and _tracked(args[1]):
+            return _Shared.apply(func, *args)
+        if (
+            func in MULTIPLY
+            or func in DIVIDE
+            or func in NORM
+            or func in ACTIVATION
+            or func in _SOFTMAX
+            or func in _MASK
+        ):
+            out = func(*args, **kwargs)
+            source = next(value for value in (*args, *kwargs.values()) if _tracked(value))
+            if out.shape == source.shape:
+                return through(out, source)
+        out = func(*args, **kwargs)
+        if func not in VIEW and func not in JOIN and _tracked(out):
+            self.unknown.add(getattr(func, "__name__", str(func)))
+        return out
+
+    def activated(self, x: Tensor, y: Tensor, function: Any) -> Tensor:
+        return through(y, x)
+
+    def _sum(self, func: Any, args: Any, kwargs: Any) -> Tensor:
+        out = func(*args, **kwargs)
+        if not (_tracked(args[0]) and _tracked(args[1])):
+            source = args[0] if _tracked(args[0]) else args[1]
+            return through(out, source.expand_as(out))
+        return _Added.apply(out.detach(), args[0], -args[1] if func in SUBTRACT else args[1])
+
+
+class _Excited(torch.autograd.Function):
+    """R_j = sum_i (x_j w_ij)^+ / sum_j' (x_j' w_ij')^+ R_i; the bias takes no part."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *relevance: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        up, down = x.clamp(min=0), x.clamp(max=0)
+        more, less = weight.clamp(min=0), weight.clamp(max=0)
+        share = _ratio(relevance[0], F.linear(up, more) + F.linear(down, less))
+        return None, up * (share @ more) + down * (share @ less), None
+
+
+class _Shared(torch.autograd.Function):
+    """Relevance of each operand of a product (or a mean): X * dZ/dX (R / Z), divided by their number."""
+
+    @staticmethod
+    def forward(ctx: Any, func: Any, *operands: Any) -> Tensor:
+        ctx.func, ctx.operands = func, operands
+        return func(*operands)
+
+    @staticmethod
+    def backward(ctx: Any, *relevance: Any) -> Any:
+        with torch.enable_grad():
+            leaves = [o.detach().requires_grad_(o.requires_grad) if isinstance(o, Tensor) else o for o in ctx.operands]
+            out = ctx.func(*leaves)
+            tracked = [leaf for leaf in leaves if _tracked(leaf)]
+            grads = iter(torch.autograd.grad(out, tracked, _ratio(relevance[0], out.detach())))
+        shares = [leaf.detach() * next(grads) / len(tracked) if _tracked(leaf) else None for leaf in leaves]
+        return None, *shares
+
+
+class _Added(torch.autograd.Function):
+    """Relevance of a sum, by each operand's share of it; totals of each example are then set in proportion and kept."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        ctx.save_for_backward(u, v)
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, *relevance: Any) -> Any:
+        u, v = ctx.saved_tensors
+        share = _ratio(relevance[0], u + v)
+        a, b = u * share, v * share
+        total, first, second = (t.flatten(1).sum(1) for t in (relevance[0], a, b))
+        both = first.abs() + second.abs()
+        return None, _scaled(a, first, total, both), _scaled(b, second, total, both)
+
+
+def _scaled(part: Tensor, own: Tensor, total: Tensor, both: Tensor) -> Tensor:
+    scale = _ratio(_ratio(own.abs(), both) * total, own)
+    return part * scale.view(-1, *(1 for _ in part.shape[1:]))
+
+
+def _ratio(a: Tensor, b: Tensor) -> Tensor:
+    """a / b, and 0 where b is 0."""
+    return torch.where(b != 0, a / (b + torch.where(b >= 0, 1e-9, -1e-9)), 0.0)
+
+
+def _half(tensor: Tensor) -> Tensor:
+    return through(tensor, tensor / 2)
+
+
+def _sharper(bias: Tensor | None, gamma: float) -> Tensor | None:
+    return None if bias is None else bias + gamma * bias.clamp(min=0)
+
+
+def _tracked(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_tracked, value))
+    return isinstance(value, Tensor) and value.requires_grad

@@ -28,6 +28,10 @@ class Site:
     key: str | int = 0  # argument or result, by position or name
     tokens_first: bool = False  # the model keeps it as (token, batch, width)
 
+    def turned(self, tensor: Tensor) -> Tensor:
+        """From the model's order of axes to (batch, token, width), and back."""
+        return tensor.transpose(0, 1) if self.tokens_first else tensor
+
 
 @dataclass(frozen=True)
 class Anatomy:
@@ -53,7 +57,7 @@ class _Call:
 def watched(
     model: nn.Module, sites: Iterable[Site], change: Mapping[Site, Callable[[Tensor], Tensor]]
 ) -> Iterator[dict[Site, Tensor]]:
-    """Hooks that note the states at the sites, after changing them where asked; removed on the way out."""
+    """Hooks that note the states at the sites, axes as the model has them, after changing them where asked."""
     states: dict[Site, Tensor] = {}
     modules = dict(model.named_modules())
     by_module: dict[tuple[str, str], list[Site]] = defaultdict(list)
@@ -66,11 +70,10 @@ def watched(
         for site in here:
             if site.call == calls[0]:
                 tensor = _pick(holder, site.key)
-                tensor = tensor.transpose(0, 1) if site.tokens_first else tensor
-                tensor = change[site](tensor) if site in change else tensor
-                if site in change or site.tokens_first:  # what is noted must be what the model goes on with
-                    holder = _put(holder, site.key, tensor.transpose(0, 1) if site.tokens_first else tensor)
-                states[site] = tensor
+                if site in change:
+                    tensor = site.turned(change[site](site.turned(tensor)))
+                    holder = _put(holder, site.key, tensor)
+                states[site] = tensor  # as the model has it and goes on with, in all places
         calls[0] += 1
         return holder
 

@@ -23,15 +23,16 @@ ACTIVATION = {
 VIEW = {
     Tensor.view, Tensor.reshape, torch.reshape, Tensor.transpose, torch.transpose, Tensor.permute, torch.permute,
     Tensor.contiguous, Tensor.flatten, torch.flatten, Tensor.unsqueeze, torch.unsqueeze, Tensor.squeeze, torch.squeeze,
-    Tensor.expand, Tensor.clone, torch.clone, Tensor.to, Tensor.float, Tensor.type_as, F.dropout, torch.dropout,
-    Tensor.__getitem__, Tensor.split, torch.split, Tensor.chunk, torch.chunk, Tensor.unbind, torch.unbind,
-      torch.movedim, Tensor.movedim,
-    torch.repeat_interleave, Tensor.repeat_interleave, Tensor.select, Tensor.narrow,
+    Tensor.expand, Tensor.clone, torch.clone, Tensor.to, Tensor.float, Tensor.type, Tensor.type_as, F.dropout,
+    torch.dropout, Tensor.__getitem__, Tensor.split, torch.split, Tensor.chunk, torch.chunk, Tensor.unbind,
+    torch.unbind, torch.movedim, Tensor.movedim,
+    torch.repeat_interleave, Tensor.repeat_interleave, torch.index_select, Tensor.index_select, torch.gather,
+    Tensor.gather, torch.roll, Tensor.unflatten, Tensor.flip, torch.flip, Tensor.select, Tensor.narrow,
 }  # fmt: skip
 DIVIDE = {torch.div, Tensor.div, Tensor.__truediv__}
 HOMOGENEOUS = {
     *VIEW, *DIVIDE, torch.mean, Tensor.mean, torch.sum, Tensor.sum, torch.neg,
-    Tensor.neg, Tensor.__neg__, torch.index_select, Tensor.index_select, torch.gather, Tensor.gather,
+    Tensor.neg, Tensor.__neg__,
 }  # fmt: skip
 
 

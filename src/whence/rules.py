@@ -36,6 +36,7 @@ _ROOT = {torch.rsqrt, Tensor.rsqrt, torch.sqrt, Tensor.sqrt, torch.std, Tensor.s
 _POWER = {torch.pow, Tensor.pow, Tensor.__pow__}
 _SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax, torch.special.softmax}
 _MEAN = {torch.mean, Tensor.mean, torch.sum, Tensor.sum}
+_NEGATE = {torch.neg, Tensor.neg, Tensor.__neg__}
 _MASK = {Tensor.masked_fill, torch.masked_fill, torch.where, Tensor.where}
 
 
@@ -160,6 +161,10 @@ class Positive(_Ruled):
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self.unknown: set[str] = set()
+        self._begun = False  # what comes before the first attention passes no relevance to any
+
+    def seen(self, record: Record, weights: Tensor, values: Tensor, product: Tensor, align: Any) -> None:
+        self._begun = True
 
     def ruled(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func in LINEAR:
@@ -171,20 +176,13 @@ class Positive(_Ruled):
             return self._sum(func, args, kwargs)
         if func in MULTIPLY and _tracked(args[0]) and _tracked(args[1]):
             return _Shared.apply(func, *args)
-        if (
-            func in MULTIPLY
-            or func in DIVIDE
-            or func in NORM
-            or func in ACTIVATION
-            or func in _SOFTMAX
-            or func in _MASK
-        ):
+        if any(func in kind for kind in (MULTIPLY, DIVIDE, NORM, ACTIVATION, _SOFTMAX, _MASK, _NEGATE)):
             out = func(*args, **kwargs)
             source = next(value for value in (*args, *kwargs.values()) if _tracked(value))
             if out.shape == source.shape:
                 return through(out, source)
         out = func(*args, **kwargs)
-        if func not in VIEW and func not in JOIN and _tracked(out):
+        if self._begun and func not in VIEW and func not in JOIN and _tracked(out):
             self.unknown.add(getattr(func, "__name__", str(func)))
         return out
 
@@ -192,6 +190,7 @@ class Positive(_Ruled):
         return through(y, x)
 
     def _sum(self, func: Any, args: Any, kwargs: Any) -> Tensor:
+        func = torch.add if func in (Tensor.add_, Tensor.__iadd__) else func  # a rule's output is not changed in place
         out = func(*args, **kwargs)
         if not (_tracked(args[0]) and _tracked(args[1])):
             source = args[0] if _tracked(args[0]) else args[1]

@@ -262,7 +262,7 @@ class Subject:
             roots, sites = self.anatomy(batch).roots, self.sites(batch, at)
             change = {roots[stream]: functools.partial(_replaced, state) for stream, state in words.items()}
             _, seen = self._forward(batch, set(sites.values()), change)
-        return {stream: seen[site] for stream, site in sites.items()}
+        return {stream: site.turned(seen[site]) for stream, site in sites.items()}
 
     def on_features(self, batch: Batch, by_stream: Mapping[str, Tensor]) -> Tensor:
         """Scores by stream, (batch, token) or (batch, height, width) of pixels, to (batch, feature)."""
@@ -339,6 +339,7 @@ class Subject:
                     changes[sites[at][stream]] = functools.partial(_replaced, state, leaf=True)
             if rules is not None:
                 edit = edit or rules.edit
+            if rules is not None and type(rules).state is not Rules.state:
                 for at, by_site in sites.items():
                     for stream, site in by_site.items():
                         changes[site] = _after(changes.get(site), functools.partial(rules.state, at, stream))
@@ -363,6 +364,10 @@ class Subject:
             with graph:
                 value = aim(logits, batch)
             trace = Trace(needs, aim, logits.detach(), value.detach())
+            if rules is not None and not torch.allclose(trace.value, aim.values, rtol=1e-3, atol=1e-4):  # type: ignore[arg-type]
+                raise RuntimeError(
+                    f"{self.name} computed something else under rules that must not change what it computes"
+                )
             if attention and not tap.records:
                 raise ValueError(anatomy.no_attention(self.model))
             trace.attention = tap.records
@@ -370,7 +375,7 @@ class Subject:
                 trace.deciding = self._deciding(tap.records, logits, found)
             if backward:
                 _differentiate(trace, value, gradients, sites, seen, "attention_gradient" in needs)
-            trace.states = {at: {n: seen[s].detach() for n, s in sites[at].items()} for at in sites}
+            trace.states = {at: {n: s.turned(seen[s]).detach() for n, s in sites[at].items()} for at in sites}
             for record in trace.attention:
                 record.parts = [part.detach() for part in record.parts]
                 record.value_parts = [part.detach() for part in record.value_parts]
@@ -567,7 +572,7 @@ def _differentiate(
     by_id = dict(zip(map(id, used), torch.autograd.grad(value.sum(), used, allow_unused=True), strict=True))
     grads = [torch.zeros_like(t) if by_id.get(id(t)) is None else by_id[id(t)] for t in wanted]
     for (at, stream, _), grad in zip(places, grads, strict=False):
-        trace.gradients.setdefault(at, {})[stream] = grad
+        trace.gradients.setdefault(at, {})[stream] = sites[at][stream].turned(grad)
     rest = iter(grads[len(places) :])
     if attention:
         for record in trace.attention:

@@ -32,7 +32,7 @@ def lrp(
 ) -> Explained:
     """LRP for transformers: attention weights (AH) and norms' deviations (LN) are constants, then x_i df/dx_i.
 
-    Activations go as act(x)/x, and of a gated layer the gate is a constant. Without biases the scores sum to the target;
+    Activations go as act(x)/x, and gates of gated layers are constants. Without biases the scores sum to the target;
     with them, what biases contribute is the residual. `rules` takes both, one or none of AH and LN; `epsilon` and
     `gamma` are those of LRP on linear layers, R_i = sum_j x_i w_ij / (z_j + epsilon) R_j with w + gamma w^+ for w.
     LRP is reported to be patented in places (see NOTICE).

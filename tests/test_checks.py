@@ -33,8 +33,8 @@ THOROUGH = ["bert", "vit", "beit", "gpt2", "bart", "clip", "vilt", "torch-multih
 DECOMPOSITIONS = {"value_norms", "residual_norms", "globenc", "alti", "decompx"}
 REFUSED = {
     "xlnet": DECOMPOSITIONS - {"decompx"},  # projects heads by an einsum
-    "torch-multihead": DECOMPOSITIONS - {"value_norms"},  # adds its residual outside of any module
-    "torch-sdpa": DECOMPOSITIONS - {"decompx"},  # has no output projection and no module for a layer
+    "torch-multihead": DECOMPOSITIONS - {"value_norms"} | {"value_zeroing"},  # adds its residual outside of any module
+    "torch-sdpa": DECOMPOSITIONS - {"decompx"} | {"value_zeroing"},  # no output projection, no module for a layer
     "lxmert": DECOMPOSITIONS,
     "visual-bert": DECOMPOSITIONS,
 }

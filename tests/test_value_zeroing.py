@@ -159,7 +159,7 @@ def raws(name: str) -> list[Any]:
     inputs = fresh(name).inputs
     if name == "lxmert":
         return [inputs[0], inputs[1], SAME_LENGTH]
-    return [inputs[0], inputs[2]] if name in ("t5", "bart") else inputs[:3]
+    return [inputs[0], inputs[2]] if name in ("t5", "bart") else inputs[:2]
 
 
 class Weights:
@@ -414,7 +414,7 @@ def raw_maps(made: Any, texts: list[Any]) -> tuple[Batch, list[np.ndarray]]:
 
 @pytest.mark.parametrize("name", ["bert", "xlnet", "gpt2", "mistral", "bart", "clip", "lxmert"])
 def test_rows_sum_to_one_and_distances_are_at_most_two(name: str) -> None:
-    batch, maps = raw_maps(subject(name), fresh(name).inputs[:3])
+    batch, maps = raw_maps(subject(name), fresh(name).inputs[:2])
     mask = batch.mask.numpy()
     assert not mask.all()
     for raw in maps:
@@ -439,7 +439,7 @@ def rounding(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("rounding")
 @pytest.mark.parametrize(("name", "reach"), [("gpt2", 99), ("mistral", 4)])
 def test_what_is_not_attended_to_scores_exactly_nothing(name: str, reach: int) -> None:
-    batch, maps = raw_maps(subject(name), fresh(name).inputs[:3])
+    batch, maps = raw_maps(subject(name), fresh(name).inputs[:2])
     size = batch.mask.shape[1]
     back = np.arange(size)[:, None] - np.arange(size)  # how far behind the query a key is
     real = batch.mask.numpy()

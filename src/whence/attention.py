@@ -75,6 +75,8 @@ class Record:
 class Rules(TorchFunctionMode):
     """What a pass may run under: sees every operation, every state that was asked for and every attention product."""
 
+    eager = True  # the model runs on its eager path, so that there are attention products to see
+
     def state(self, at: str | int, stream: str, tensor: Tensor) -> Tensor:
         """A state that the trace needs is reached; what is returned is used from here on."""
         return tensor

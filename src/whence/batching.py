@@ -28,6 +28,7 @@ class Batch:
     seed: int = 0
     wanted: frozenset[str] = frozenset()  # what the methods that share this batch will ask of its trace
     trace: Any = field(default=None, repr=False)  # the last trace, for the next method that needs the same
+    aim: Any = field(default=None, repr=False)  # the targets whose values on these very inputs are known
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -75,6 +76,7 @@ class Batch:
             tensors={name: tensor[index.to(tensor.device)] for name, tensor in self.tensors.items()},
             streams={name: mask[index.to(mask.device)] for name, mask in self.streams.items()},
             trace=None,
+            aim=None,
         )
 
     def unpadded(self, features: Tensor) -> list[np.ndarray]:

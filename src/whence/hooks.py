@@ -77,8 +77,8 @@ def lent(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def eager(model: nn.Module) -> Iterator[None]:
-    """Every sub-config on the eager attention path; per-tower settings restored on the way out."""
+def eager(model: nn.Module, path: str = "eager") -> Iterator[None]:
+    """Every sub-config on the eager attention path (or another); per-tower settings restored on the way out."""
     holders = [vars(c) for c in configs(model) if "_attn_implementation_internal" in vars(c)]
     saved = [(h, "_attn_implementation_internal", h["_attn_implementation_internal"]) for h in holders]
     # some modules keep a copy of their config's choice
@@ -89,7 +89,7 @@ def eager(model: nn.Module) -> Iterator[None]:
     ]
     try:
         for holder, key, _ in saved:
-            holder[key] = "eager"
+            holder[key] = path
         yield
     finally:
         for holder, key, value in saved:

@@ -16,12 +16,14 @@ from torch import Tensor
 
 from whence.attention import Record
 from whence.batching import Batch
+from whence.lean import Fold
 from whence.registry import Explained, method
 from whence.subject import Subject, Trace
 from whence.targets import Aim
 
 Heads = Literal["mean", "max", "min", "sum"] | int | list[int]
 Read = Literal["row", "received", "received_sum", "received_max", "column"]
+ONE_ROW = ("row", "received", "received_sum")  # what one row of state can read
 
 
 @method(family="attention", signed=False, needs=("attention", "deciding"), paper="arXiv:1706.03762")
@@ -72,15 +74,22 @@ def rollout(
     weights of every map and fills the rows up again; `start_layer` leaves out the first layers; `read` is as in
     `attention`.
     """
-    trace = subject.trace(batch, target, ("attention", "deciding"))
-    state = readers(subject, trace, batch, read)  # (batch, row, feature): the rows of the product that are read
-    for record in reversed(steps(subject, trace, start_layer)):
-        query, key = batch.span(record.query), batch.span(record.key)
-        maps = _discarded(reduced(record.weights, heads), discard, record, batch)
-        moved = (1 - residual) * state[:, :, query] @ maps.to(state.dtype)
-        state[:, :, query] *= residual
-        state[:, :, key] += moved
-    return finished(state, batch, trace, read)
+
+    def tile(
+        state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor | None, share: float
+    ) -> None:
+        maps = weights.sum(1) * share if heads == "mean" else reduced(weights, heads)
+        maps = _discarded(maps, discard, rows, keys, batch)
+        added[:, :, keys] += (1 - residual) * state[:, :, rows] @ maps.to(state.dtype)
+
+    def merge(state: Tensor, added: Tensor, queries: slice) -> Tensor:
+        added += state
+        added[:, :, queries] -= (1 - residual) * state[:, :, queries]
+        return added
+
+    fold = Fold(lambda deciding: reading(subject, batch, deciding, read), tile, merge)
+    lean = heads == "mean" and not discard and read in ONE_ROW
+    return folded(subject, batch, target, fold, ("attention", "deciding"), read, start_layer, lean=lean)
 
 
 @method(family="attention", signed=False, needs=("attention", "deciding"), paper="arXiv:2005.00928")
@@ -126,15 +135,48 @@ def steps(subject: Subject, trace: Trace, start_layer: int = 0) -> list[Record]:
     return [record for record in trace.attention if record.layer >= start_layer]
 
 
+def folded(
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    fold: Fold,
+    needs: tuple[str, ...],
+    read: Read = "row",
+    start_layer: int = 0,
+    *,
+    lean: bool = True,
+) -> Tensor:
+    """What a fold over all attention comes to, read as scores: (batch, feature); long inputs are not kept in memory."""
+    depth = len(subject.anatomy(batch).connections)
+    found = subject.fold(batch, target, fold, start_layer) if lean and 0 <= start_layer < depth else None
+    if found is not None:
+        return found[:, -1].masked_fill(~batch.mask, 0.0)
+    trace = subject.trace(batch, target, needs)
+    blocks = steps(subject, trace, start_layer)
+    state = fold.start(trace.deciding)
+    for record in reversed(blocks):
+        added, queries = torch.zeros_like(state), batch.span(record.query)
+        gradient = record.gradient if record.gradient_parts else None
+        weights = record.weights
+        fold.tile(state, added, queries, batch.span(record.key), weights, gradient, 1 / weights.shape[1])
+        state = fold.merge(state, added, queries)
+    return finished(state, batch, trace, read)
+
+
 def readers(subject: Subject, trace: Trace, batch: Batch, read: Read) -> Tensor:
     """Rows that read a product of steps from the left: (batch, row, feature); one row for all that is linear."""
     _check_whole(subject, trace)
+    return reading(subject, batch, trace.deciding, read)
+
+
+def reading(subject: Subject, batch: Batch, deciding: dict[str, Tensor], read: Read) -> Tensor:
+    """`readers`, given the positions that the output reads."""
     size = batch.mask.shape[1]
     dtype = torch.float64 if subject.dtype == torch.float64 else torch.float32
     if read in ("received_max", "column"):
         return torch.eye(size, dtype=dtype, device=batch.mask.device).repeat(len(batch), 1, 1)
     state = torch.zeros(len(batch), 1, size, dtype=dtype, device=batch.mask.device)
-    for stream, rows in trace.deciding.items():
+    for stream, rows in deciding.items():
         span = batch.span(stream)
         chosen = (rows if read == "row" else torch.ones_like(rows)) & batch.mask[:, span]
         share = chosen.to(dtype) if read == "received_sum" else chosen / chosen.sum(1, keepdim=True)
@@ -152,7 +194,7 @@ def finished(state: Tensor, batch: Batch, trace: Trace, read: Read) -> Tensor:
             deciding[:, batch.span(stream)] = rows
         scores = _mean(state.transpose(1, 2), deciding & batch.mask)
     else:
-        scores = state[:, 0]
+        scores = state[:, -1]
     return scores.masked_fill(~batch.mask, 0.0)
 
 
@@ -225,13 +267,13 @@ def _sink(share: Tensor) -> dict[str, Tensor]:
     return {"sink": share} if share.amax() > 1e-3 else {}
 
 
-def _discarded(maps: Tensor, share: float, record: Record, batch: Batch) -> Tensor:
+def _discarded(maps: Tensor, share: float, queries: slice, keys: slice, batch: Batch) -> Tensor:
     """Maps without their smallest entries, rows filled up to what they summed to."""
     if not 0 <= share < 1:
         raise ValueError(f"discard must be at least 0 and less than 1, not {share}")
     if not share:
         return maps
-    seen = real(record, batch)[:, :, None] & batch.mask[:, batch.span(record.key)][:, None]
+    seen = batch.mask[:, queries, None] & batch.mask[:, None, keys]
     kept = maps.clone()
     for row, (entries, cells) in enumerate(zip(maps, seen, strict=True)):
         count = int(share * int(cells.sum()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from whence.attention import Record
 from whence.batching import Batch
-from whence.methods.attention import finished, readers, real, steps
+from whence.lean import Fold
+from whence.methods.attention import folded, reading, real, steps
 from whence.registry import Explained, method
 from whence.subject import Subject
 from whence.targets import Aim
@@ -23,16 +25,21 @@ def grad_sam(subject: Subject, batch: Batch, target: Aim, *, read: Literal["quer
     queries, which scores the token that is attended to. In the last layer of a CLS classifier only the CLS row has a
     gradient, so the first puts all of that layer's share on CLS, and the second spreads it over the keys.
     """
-    trace = subject.trace(batch, target, ("attention_gradient", "deciding"))
-    blocks = steps(subject, trace)
-    scores = _zeros(subject, batch)
-    for record in blocks:
-        product = (record.weights * record.gradient).clamp(min=0).mean(1)  # (batch, query, key)
-        product = product.masked_fill(~real(record, batch)[:, :, None], 0.0)
-        axis, stream, other = (2, record.query, record.key) if read == "query" else (1, record.key, record.query)
-        count = batch.mask[:, batch.span(other)].sum(1, keepdim=True)
-        scores[:, batch.span(stream)] += product.sum(axis) / (len(blocks) * count)
-    return scores.masked_fill(~batch.mask, 0.0)
+    depth = len(subject.anatomy(batch).connections)
+
+    def tile(
+        state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
+    ) -> None:
+        product = (weights * gradient).clamp_(min=0).sum(1) * (share / depth)  # (batch, query, key)
+        if read == "query":
+            added[:, 0, rows] += product.sum(2) / batch.mask[:, keys].sum(1, keepdim=True)
+        else:
+            real = batch.mask[:, rows].to(product.dtype)
+            stream = rows if len(batch.streams) > 1 else slice(None)  # of one stream, the rows may be a few
+            added[:, 0, keys] += (real[:, None] @ product)[:, 0] / batch.mask[:, stream].sum(1, keepdim=True)
+
+    fold = Fold(lambda deciding: _zeros(subject, batch)[:, None], tile, lambda state, added, queries: state + added)
+    return folded(subject, batch, target, fold, ("attention_gradient", "deciding"))
 
 
 @method(family="attention x gradient", needs=("attention_gradient", "deciding"), paper="arXiv:1908.04626")
@@ -101,15 +108,11 @@ def gae(subject: Subject, batch: Batch, target: Aim, *, normalise: bool = True, 
     and adds I (8 and 9; `normalise=False` leaves that out). Read at the deciding token, the identity's 1 taken
     off its own entry. R of every pair of streams is in the details when there are several.
     """
+    if all(query == key for query, key in subject.anatomy(batch).connections):  # one stream, or towers that do not meet
+        fold = Fold(functools.partial(_started, subject, batch), _relevant, lambda state, added, queries: state + added)
+        return Explained(folded(subject, batch, target, fold, ("attention_gradient", "deciding"), "row", start_layer))
     trace = subject.trace(batch, target, ("attention_gradient", "deciding"))
     blocks = steps(subject, trace, start_layer)
-    if all(record.query == record.key for record in blocks):  # one stream, or towers that do not meet: a fold of rows
-        start = readers(subject, trace, batch, "row")
-        rest = torch.zeros_like(start)  # rows of R - I: what is tiny beside I keeps its digits
-        for record in reversed(blocks):
-            span = batch.span(record.query)
-            rest[:, :, span] += (start + rest)[:, :, span] @ _positive(record).to(rest.dtype)
-        return Explained(finished(rest, batch, trace, "row"))
     relevance = _carried(blocks, batch, subject, normalise)
     scores = _zeros(subject, batch)
     for stream, rows in trace.deciding.items():
@@ -120,6 +123,20 @@ def gae(subject: Subject, batch: Batch, target: Aim, *, normalise: bool = True, 
                 scores[:, batch.span(key)] += (share[:, None] @ rest)[:, 0]
     details = {f"R {query} {key}": _whole(rest, query, key, batch) for (query, key), rest in relevance.items()}
     return Explained(scores.masked_fill(~batch.mask, 0.0), details=details)
+
+
+def _started(subject: Subject, batch: Batch, deciding: dict[str, Tensor]) -> Tensor:
+    """The rows of I that are read, and of R - I, of which what is tiny beside I so keeps its digits."""
+    start = reading(subject, batch, deciding, "row")
+    return torch.cat([start, torch.zeros_like(start)], 1)
+
+
+def _relevant(
+    state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
+) -> None:
+    """Rules 5 and 6, of the rows that are read: R += Abar R."""
+    maps = (weights * gradient).clamp_(min=0).sum(1) * share
+    added[:, 1:, keys] += state[:, :, rows].sum(1, keepdim=True) @ maps.to(state.dtype)
 
 
 Relevance = dict[tuple[str, str], Tensor]  # (query stream, key stream) -> R, or R - I within a stream

@@ -23,8 +23,8 @@ def leave_one_out(
     """How far the target falls without a feature: f(x) - f(x without i).
 
     `mask`: how features are hidden. Tokens by "mask", "unknown", "pad", "delete" or "zero" (embedding), patches by
-    "zero", "mean", "black" or "blur", regions by "zero", "mean" or "delete"; "auto" is the first of mask, unknown and pad
-    that the tokenizer has and that does not end the text, else zero. `details["mask"]` says what was used. `unit`:
+    "zero", "mean", "black" or "blur", regions by "zero", "mean" or "delete"; "auto" is the first of mask, unknown and
+    pad that the tokenizer has and that does not end the text, else zero. `details["mask"]` says what was used. `unit`:
     pieces are hidden one by one, or a word at a time, its pieces sharing the drop equally. Special tokens stay.
     """
     numbers = [units(item, unit) for item in batch.inputs]
@@ -50,8 +50,8 @@ def occlusion(
     """
     if not 1 <= stride <= window:
         raise ValueError(
-            f"occlusion: stride must lie between 1 and the window, so that every feature is covered, but window={window}"
-            f" and stride={stride} came"
+            "occlusion: stride must lie between 1 and the window, so that every feature is covered, "
+            f"but window={window} and stride={stride} came"
         )
     numbers = [units(item, unit) for item in batch.inputs]
     windows = [_windows(item, n, window, stride) for item, n in zip(batch.inputs, numbers, strict=True)]

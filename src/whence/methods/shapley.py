@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 
 from whence.batching import Batch
+from whence.exchange import shap_package
 from whence.masking import Unit, Way, expanded, grid_of, hiding, shared, units, values, ways
 from whence.methods.perturbation import placed
 from whence.registry import Explained, method
@@ -29,7 +29,7 @@ def shap(
     target: Aim,
     *,
     algorithm: Literal["partition", "permutation", "exact"] = "partition",
-    max_evals: int = 500,
+    max_evals: int = 200,
     fixed_context: Literal[0, 1] | None = None,
     mask: Way = "auto",
     unit: Unit = "piece",
@@ -39,13 +39,15 @@ def shap(
     "partition": Owen values on a tree of neighbouring pieces (shap's rules for text) or halved patch grids;
     `fixed_context` looks at a group only with all others hidden (0) or shown (1), which is faster. What is not split
     within `max_evals` is shared equally. "permutation": Shapley values sampled by walking through random orders there
-    and back; exact for interactions of two. "exact": Shapley values from all coalitions of up to 14 players. The base is
-    f with everything hidden. `mask` and `unit` as in leave_one_out; `details` keep shap's values of inner nodes and its
-    tree (`hierarchical_values`, `clustering`, over the players numbered in `players`) and the number of `evaluations`.
+    and back; exact for interactions of two. "exact": Shapley values from all coalitions of up to 14 players. The base
+    is f with everything hidden. `mask` and `unit` as in leave_one_out; `details` keep shap's values of inner nodes and
+    its tree (`hierarchical_values`, `clustering`, over the players that `players` numbers), and how many `evaluations`
+    there were.
     """
-    package = imported()
+    package = shap_package()
     subject.values(batch, target)  # fixes a target left open
-    scores, bases, details = [], [], {"players": [], "evaluations": []}
+    scores, bases = [], []
+    details: dict[str, list[Any]] = {"players": [], "evaluations": []}
     if algorithm == "partition":
         details |= {"hierarchical_values": [], "clustering": []}
     for row, item in enumerate(batch.inputs):
@@ -66,17 +68,6 @@ def shap(
             kept.append(found.get(name))
     details["mask"] = [ways(subject, item, mask) for item in batch.inputs]
     return Explained(placed(subject, batch, scores), torch.tensor(bases, dtype=torch.float64), details)
-
-
-def imported() -> Any:
-    """The shap package."""
-    try:
-        with warnings.catch_warnings():  # it calls what matplotlib is about to deprecate
-            warnings.simplefilter("ignore", DeprecationWarning)
-            warnings.simplefilter("ignore", PendingDeprecationWarning)
-            return importlib.import_module("shap")
-    except ImportError as error:
-        raise ImportError("shap values need the shap package; install it with pip install 'whence[shap]'") from error
 
 
 def _check(algorithm: str, count: int, max_evals: int) -> None:

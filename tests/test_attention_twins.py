@@ -20,6 +20,7 @@ from torch import Tensor
 
 import whence
 from families import fresh, plain_inputs
+from whence.anatomy import Anatomy
 from whence.attention import Record
 from whence.batching import Batch
 from whence.registry import Explained, resolve
@@ -466,6 +467,12 @@ class Given:
     def trace(self, *asked: Any) -> Trace:
         return self.given
 
+    def fold(self, *asked: Any) -> None:
+        """Nothing here is long."""
+
+    def anatomy(self, batch: Batch) -> Anatomy:
+        return Anatomy({}, {}, {}, {}, (("text", "text"),) * len(self.given.attention))
+
     def __call__(self, spec: str) -> np.ndarray:
         record, options = resolve("method", spec)
         found = record.function(self, self.batch, None, **options)
@@ -543,3 +550,13 @@ def test_without_positions_the_order_of_words_does_not_matter() -> None:
     for a, b in zip(here, there, strict=True):
         assert b.features == tuple(a.features[place] for place in places)
         assert distance(b.scores, a.scores[places]) <= 1e-5, a.method
+
+
+def test_the_whole_matrix_of_flows() -> None:
+    A, G, _ = drawn(2)
+    record, options = resolve("method", "flow(matrix=True)")
+    given = Given(A, G, (1,))
+    matrix = record.function(given, given.batch, None, **options).details["matrix"][0]
+    rows = [Given(A, G, (token,))("flow") for token in range(5)]
+    np.testing.assert_allclose(matrix, np.stack(rows), atol=1e-6)  # units of a millionth
+    assert not np.allclose(matrix, matrix.T, atol=1e-3)

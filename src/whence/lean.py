@@ -30,7 +30,7 @@ class Fold:
     """
 
     start: Callable[[dict[str, Tensor]], Tensor]
-    tile: Callable[[Tensor, Tensor, slice, slice, Tensor, Tensor, float], None]
+    tile: Callable[[Tensor, Tensor, slice, slice, Tensor, Any, float], None]
     merge: Callable[[Tensor, Tensor, slice], Tensor]
 
 

@@ -246,7 +246,8 @@ class Subject:
         heads = getattr(getattr(self.model, "config", None), "num_attention_heads", None)
         found = self.anatomy(batch)
         maps = len(batch) * batch.mask.shape[1] ** 2 * len(found.connections) * (heads if isinstance(heads, int) else 1)
-        if len(batch.streams) > 1 or maps * 8 < LEAN_BYTES or not self._fuses(batch):
+        there = 0 <= start_layer < len(found.connections)
+        if len(batch.streams) > 1 or maps * 8 < LEAN_BYTES or not there or not self._fuses(batch):
             return None
         rules = Lean(fold, next(iter(batch.streams)), start_layer)
         self._pass(batch, aim, frozenset({"gradient:word"}), {}, None, rules)

@@ -102,28 +102,35 @@ def flow(
     residual: float = 0.5,
     start_layer: int = 0,
     scale: int = 10**6,
+    matrix: bool = False,
 ) -> Explained:
     """The greatest flow from the deciding token to each input token, with attention as the capacities of the edges.
 
     Edges carry (1 - w) A + w I as in `rollout`, in units of 1 / `scale`, since the solver counts in whole numbers; the
-    flows of a row are then divided by their sum. Several deciding tokens of a stream share its source equally.
+    flows of a row are then divided by their sum. Several deciding tokens of a stream share its source equally. `matrix`
+    puts the flows from every token to each into the details.
     """
-    from whence.methods.maxflow import flows
+    from whence.methods.maxflow import Graph
 
     trace = subject.trace(batch, target, ("attention", "deciding"))
     start = readers(subject, trace, batch, "row")[:, 0]  # (batch, feature)
     blocks = steps(subject, trace, start_layer)
     mask = batch.mask.cpu().numpy()
     raw = np.zeros(mask.shape)
+    matrices = []
     for row in range(len(batch)):
         layers = []
         for record in blocks:
             weights = (1 - residual) * reduced(record.weights[row : row + 1], heads)[0]
             layers.append((weights.double().cpu().numpy(), batch.span(record.query), batch.span(record.key)))
-        raw[row] = flows(layers, residual, start[row].double().cpu().numpy(), mask[row], scale)
+        graph = Graph(layers, residual, mask[row], scale)
+        if matrix:
+            matrices.append(graph.matrix()[mask[row]][:, mask[row]])
+        raw[row] = graph.row(start[row].double().cpu().numpy())
     total = raw.sum(1, keepdims=True)
     scores = np.divide(raw, total, out=np.zeros_like(raw), where=total > 0)
-    return Explained(torch.from_numpy(scores).float(), details={"flow": batch.unpadded(torch.from_numpy(raw))})
+    details = {"flow": batch.unpadded(torch.from_numpy(raw))} | ({"matrix": matrices} if matrix else {})
+    return Explained(torch.from_numpy(scores).float(), details=details)
 
 
 def steps(subject: Subject, trace: Trace, start_layer: int = 0) -> list[Record]:
@@ -147,8 +154,7 @@ def folded(
     lean: bool = True,
 ) -> Tensor:
     """What a fold over all attention comes to, read as scores: (batch, feature); long inputs are not kept in memory."""
-    depth = len(subject.anatomy(batch).connections)
-    found = subject.fold(batch, target, fold, start_layer) if lean and 0 <= start_layer < depth else None
+    found = subject.fold(batch, target, fold, start_layer) if lean else None
     if found is not None:
         return found[:, -1].masked_fill(~batch.mask, 0.0)
     trace = subject.trace(batch, target, needs)
@@ -179,7 +185,7 @@ def reading(subject: Subject, batch: Batch, deciding: dict[str, Tensor], read: R
     for stream, rows in deciding.items():
         span = batch.span(stream)
         chosen = (rows if read == "row" else torch.ones_like(rows)) & batch.mask[:, span]
-        share = chosen.to(dtype) if read == "received_sum" else chosen / chosen.sum(1, keepdim=True)
+        share = chosen.to(dtype) if read == "received_sum" else chosen.to(dtype) / chosen.sum(1, keepdim=True)
         state[:, 0, span] = share.to(dtype)
     return state
 

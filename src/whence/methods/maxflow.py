@@ -11,33 +11,53 @@ from scipy.sparse.csgraph import maximum_flow
 Step = tuple[np.ndarray, slice, slice]  # weights (query, key) that leave a token, where queries and keys lie
 
 
-def flows(steps: Sequence[Step], residual: float, start: np.ndarray, real: np.ndarray, scale: int) -> np.ndarray:
-    """The greatest flow from the start, shares of the deciding tokens, to each real token of the input: (feature,).
+class Graph:
+    """The layered graph of attention: node (l, i) is token i before step l, and edges lead from step l + 1 to l.
 
-    Node (l, i) is token i before step l; edges go from (l + 1, i) to (l, j) with the weight of step l.
+    Weights of the steps are capacities, in units of 1 / `scale`, since the solver counts in whole numbers.
     """
-    size, depth = len(start), len(steps)
-    tails, heads, capacities = [], [], []
-    for level, (weights, query, key) in enumerate(steps):
-        matrix = np.eye(size)
-        matrix[query, query] *= residual
-        matrix[query, key] += weights
-        matrix[~real] = 0
-        matrix[:, ~real] = 0
-        i, j = np.nonzero(matrix)
-        tails.append((level + 1) * size + i)
-        heads.append(level * size + j)
-        capacities.append(matrix[i, j])
-    source = (depth + 1) * size
-    begin = np.flatnonzero(start)
-    tails.append(np.full(len(begin), source))
-    heads.append(depth * size + begin)
-    capacities.append(start[begin])
-    whole = np.round(np.concatenate(capacities) * scale).astype(np.int32)
-    shape = (source + 1, source + 1)
-    graph = csr_array((whole, (np.concatenate(tails), np.concatenate(heads))), shape=shape)
-    graph.eliminate_zeros()
-    found = np.zeros(size)
-    for token in np.flatnonzero(real):
-        found[token] = maximum_flow(graph, source, int(token)).flow_value / scale
-    return found
+
+    def __init__(self, steps: Sequence[Step], residual: float, real: np.ndarray, scale: int) -> None:
+        self.real, self.size, self.depth, self.scale = np.flatnonzero(real), len(real), len(steps), scale
+        self._tails: list[np.ndarray] = []
+        self._heads: list[np.ndarray] = []
+        self._capacities: list[np.ndarray] = []
+        for level, (weights, query, key) in enumerate(steps):
+            matrix = np.eye(self.size)
+            matrix[query, query] *= residual
+            matrix[query, key] += weights
+            matrix[~real] = 0
+            matrix[:, ~real] = 0
+            i, j = np.nonzero(matrix)
+            self._add((level + 1) * self.size + i, level * self.size + j, matrix[i, j])
+
+    def _add(self, tails: np.ndarray, heads: np.ndarray, capacities: np.ndarray) -> None:
+        self._tails.append(tails)
+        self._heads.append(heads)
+        self._capacities.append(np.round(capacities * self.scale).astype(np.int32))
+
+    def row(self, start: np.ndarray) -> np.ndarray:
+        """The greatest flow from the deciding tokens, of which each gives its share, to each input token: (feature,)."""
+        source, begin = (self.depth + 1) * self.size, np.flatnonzero(start)
+        self._add(np.full(len(begin), source), self.depth * self.size + begin, start[begin])
+        return self._flows(self._built(), source)
+
+    def matrix(self) -> np.ndarray:
+        """The greatest flow from every token to each: (feature, feature)."""
+        graph, found = self._built(), np.zeros((self.size, self.size))
+        for token in self.real:
+            found[token] = self._flows(graph, self.depth * self.size + int(token))
+        return found
+
+    def _built(self) -> csr_array:
+        nodes = (self.depth + 1) * self.size + 1
+        places = (np.concatenate(self._tails), np.concatenate(self._heads))
+        graph = csr_array((np.concatenate(self._capacities), places), shape=(nodes, nodes))
+        graph.eliminate_zeros()
+        return graph
+
+    def _flows(self, graph: csr_array, source: int) -> np.ndarray:
+        found = np.zeros(self.size)
+        for token in self.real:
+            found[token] = maximum_flow(graph, source, int(token)).flow_value / self.scale
+        return found

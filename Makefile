@@ -8,7 +8,7 @@ WORKERS ?= 2
 .PHONY: help setup demo test lint bench zoo clean
 
 help:
-	@echo 'make demo    train a small sentiment model and explain it; writes out/demo.html'
+	@echo 'make demo    explain a sentence and a digit with models that ship along; writes out/demo.html'
 	@echo 'make test    lint, format check, type check and the test suite'
 	@echo 'make lint    only the lint, format and type checks'
 	@echo 'make bench   speed and memory as ratios against named peers'

@@ -95,6 +95,8 @@ def _model(place: str, options: dict[str, Any]) -> Any:
             )
         kind = transformers.AutoModel
     options = options | {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    bars = transformers.logging.is_progress_bar_enabled()
+    transformers.logging.disable_progress_bar()  # weights of a folder are there in an instant
     try:
         model, info = kind.from_pretrained(place, **options)
     except Exception as error:
@@ -102,6 +104,9 @@ def _model(place: str, options: dict[str, Any]) -> Any:
             f"the weights of {place!r} cannot be read; they must be in safetensors form and fit the config: "
             f"{_sentence(error)}"
         ) from error
+    finally:
+        if bars:
+            transformers.logging.enable_progress_bar()
     missing = sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
     if missing:
         names = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)

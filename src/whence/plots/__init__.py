@@ -44,9 +44,9 @@ def coloured(result: Attribution | Comparison) -> Any:
     return Group(*parts)
 
 
-def html(result: Attribution | Comparison) -> str:
+def html(*results: Attribution | Comparison) -> str:
     """A page that needs nothing else and follows the notebook's colours or the reader's light or dark mode."""
-    return page(_attribution_html(result) if isinstance(result, Attribution) else _comparison_html(result))
+    return page("".join(_attribution_html(r) if isinstance(r, Attribution) else _comparison_html(r) for r in results))
 
 
 def page(body: str) -> str:

@@ -8,6 +8,7 @@ Ratios carry over from machine to machine where seconds do not; they are printed
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import subprocess
 import sys
@@ -104,12 +105,15 @@ def trace_race() -> Race:
     return Race(goal, "plain eager forward+backward", "<= 1.15", ours, plain_pass(model, batch.tensors))
 
 
-def batching_race() -> Race:
-    model = bert()
-    items = [example(12, seed) for seed in range(32)]
-    subject = whence.wrap(
+def known(model: BertForSequenceClassification, items: list[Input]) -> whence.Subject:
+    """A subject whose inputs are the numbers of these items."""
+    return whence.wrap(
         model, encode=lambda raw: {"tensors": items[raw].tensors, "features": {"text": items[raw].features}}
     )
+
+
+def batching_race() -> Race:
+    subject = known(bert(), [example(12, seed) for seed in range(32)])
 
     def together() -> None:
         whence.explain(subject, list(range(32)), method="gradient_x_input")
@@ -119,6 +123,79 @@ def batching_race() -> Race:
             whence.explain(subject, number, method="gradient_x_input")
 
     return Race("32 texts of 12 tokens in one call", "one at a time", "<= 0.33", together, alone)
+
+
+def method_race(*methods: str, goal: str = "<= 1.10") -> Race:
+    """One method, or several in one `compare`, on 8 x 128 tokens."""
+    model, items = bert(), [example(128, seed) for seed in range(8)]
+    subject, numbers = known(model, items), list(range(8))
+    tensors = subject.batch([subject.encode(number) for number in numbers]).tensors
+    peer = plain_pass(model, tensors)
+    if len(methods) == 1:
+        name = f"{methods[0]}, 8 x 128 tokens"
+        return Race(
+            name, "plain eager forward+backward", goal, lambda: whence.explain(subject, numbers, *methods, 0), peer
+        )
+    name = f"compare of {len(methods)} single-pass methods, 8 x 128 tokens"
+    return Race(name, "plain eager forward+backward", goal, lambda: whence.compare(subject, numbers, methods, 0), peer)
+
+
+SINGLE_PASS = (
+    "attention", "attention(read='received')", "rollout", "grad_sam", "grad_sam(read='received')",
+    "attention_x_gradient", "attcat", "gae", "gradient", "gradient_x_input",
+)  # fmt: skip
+
+
+def flow_race(tokens: int = 64, layers: int = 6, pairs: int = 4) -> Race:
+    """The flow to a few tokens of a random graph, with the same capacities for both."""
+    import networkx
+
+    from whence.methods.maxflow import Graph
+
+    rng = np.random.default_rng(0)
+    maps = np.exp(2 * rng.normal(size=(layers, tokens, tokens)))
+    maps /= maps.sum(-1, keepdims=True)
+    start, chosen = np.eye(tokens)[0], np.arange(tokens) < pairs
+    steps = [(0.5 * m, slice(0, tokens), slice(0, tokens)) for m in maps]
+
+    def ours() -> np.ndarray:
+        graph = Graph(steps, 0.5, np.ones(tokens, bool), 10**6)
+        graph.real = np.flatnonzero(chosen)  # the sinks to solve for
+        return graph.row(start)
+
+    theirs_graph = networkx.DiGraph()
+    for level, m in enumerate(maps):
+        mixed = 0.5 * m + 0.5 * np.eye(tokens)
+        theirs_graph.add_weighted_edges_from(
+            ((level + 1, i), (level, j), mixed[i, j]) for i in range(tokens) for j in range(tokens)
+        )
+    for *_, edge in theirs_graph.edges(data=True):
+        edge["capacity"] = edge.pop("weight")
+
+    def theirs() -> list[float]:
+        return [networkx.maximum_flow_value(theirs_graph, (layers, 0), (0, j)) for j in range(pairs)]
+
+    gap = np.abs(ours()[:pairs] - theirs()).max()
+    if gap > 1e-4:
+        raise SystemExit(f"the flows differ by {gap}")
+    return Race(f"flow to {pairs} of {tokens} tokens, {layers} layers", "networkx", "<= 0.01", ours, theirs)
+
+
+def zeroing_race(tokens: int = 16) -> Race:
+    """All layers of bert-base, against one forward pass per token and layer."""
+    model = bert()
+    subject = known(model, [example(tokens, 0)])
+    tensors = subject.batch([subject.encode(0)]).tensors
+
+    def naive() -> None:
+        with torch.no_grad():
+            for _ in range(tokens * model.config.num_hidden_layers):
+                model(**tensors)
+
+    def ours() -> None:
+        whence.explain(subject, 0, "value_zeroing", 0)
+
+    return Race(f"value_zeroing, {tokens} tokens", "a forward pass per token and layer", "<= 0.20", ours, naive)
 
 
 def help_race() -> Race:
@@ -131,7 +208,18 @@ def help_race() -> Race:
     return Race("whence --help", "python -c 'import torch'", "< 1 second", ours, theirs)
 
 
-RACES: dict[str, Callable[[], Race]] = {"trace": trace_race, "batching": batching_race, "help": help_race}
+RACES: dict[str, Callable[[], Race]] = {
+    "trace": trace_race,
+    "batching": batching_race,
+    "help": help_race,
+    **{
+        name: functools.partial(method_race, name)
+        for name in ("rollout", "grad_sam", "attention_x_gradient", "gae", "gradient_x_input", "lrp", "attnlrp")
+    },
+    "compare": functools.partial(method_race, *SINGLE_PASS, goal="<= 2.5"),
+    "flow": flow_race,
+    "value_zeroing": zeroing_race,
+}
 
 
 def main() -> None:
@@ -145,7 +233,8 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     table = Table("measured", "peer", "ratio", "goal", "seconds", "peer's seconds")
     for race, ours, theirs in _measured(options.names or list(RACES), options.repeats):
-        table.add_row(race.name, race.peer, f"{ours / theirs:.2f}", race.goal, f"{ours:.3f}", f"{theirs:.3f}")
+        table.add_row(race.name, race.peer, f"{ours / theirs:.3g}", race.goal, f"{ours:.3f}", f"{theirs:.3f}")
+        print(f"{race.name}: {ours / theirs:.3g} x {race.peer} ({race.goal})", flush=True)
     Console().print(table)
 
 

@@ -32,8 +32,10 @@ THOROUGH = ["bert", "vit", "beit", "gpt2", "bart", "clip", "vilt", "torch-multih
 # What these models do to their states is not followed; the sentence that says so names what to use instead.
 DECOMPOSITIONS = {"value_norms", "residual_norms", "globenc", "alti", "decompx"}
 REFUSED = {
+    "llama-classifier": {"transformer_attribution"},  # has norms without a mean, written out
     "xlnet": DECOMPOSITIONS - {"decompx"},  # projects heads by an einsum
-    "torch-multihead": DECOMPOSITIONS - {"value_norms"} | {"value_zeroing"},  # adds its residual outside of any module
+    "torch-multihead": DECOMPOSITIONS - {"value_norms", "decompx"}
+    | {"value_zeroing"},  # adds its residual outside of any module
     "torch-sdpa": DECOMPOSITIONS - {"decompx"} | {"value_zeroing"},  # no output projection, no module for a layer
     "lxmert": DECOMPOSITIONS,
     "visual-bert": DECOMPOSITIONS,

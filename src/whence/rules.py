@@ -32,6 +32,7 @@ from whence.operations import (
     slope,
 )
 
+_RELU = {F.relu, torch.relu, Tensor.relu, F.relu_, torch.relu_, Tensor.relu_}
 _ROOT = {torch.rsqrt, Tensor.rsqrt, torch.sqrt, Tensor.sqrt, torch.std, Tensor.std, torch.norm, Tensor.norm}
 _POWER = {torch.pow, Tensor.pow, Tensor.__pow__}
 _SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax, torch.special.softmax}
@@ -45,9 +46,13 @@ class _Ruled(Rules):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self._activations = [module for module in model.modules() if is_activation(module)]
+        self._activations = [module for module in model.modules() if self.covers(module)]
         self._handles: list[Any] = []
         self._inside = 0
+
+    def covers(self, module: nn.Module) -> bool:
+        """A module that is treated as one activation."""
+        return is_activation(module)
 
     def __enter__(self) -> _Ruled:
         for module in self._activations:
@@ -93,8 +98,8 @@ class Conserving(_Ruled):
 
     `heads`: attention weights are constants ("hold"), or share the relevance of their products ("half"), or are left to
     the gradient (None). `norms`: deviations are constants; the mean is not. `epsilon` and `gamma` are those of the LRP
-    rules of linear layers. Activations go as act(x)/x. Of a product of two states one half is given to each ("half"),
-    or all to the factor that is not an activation's output.
+    rules of linear layers. Activations go as act(x)/x. Of a product of two states one half is given to each; unless
+    `heads` is "half", all goes to the factor beside an activation's output; without `heads`, states keep the gradient.
     """
 
     def __init__(
@@ -124,7 +129,7 @@ class Conserving(_Ruled):
             return self.activated(args[0], func(*args, **kwargs), lambda x: func(x, *args[1:], **kwargs))
         if func in MULTIPLY and _tracked(args[0]) and _tracked(args[1]):
             return self._gated(func, args)
-        if func in PRODUCT and self._heads == "half" and sum(map(_tracked, args)) == 2:
+        if func in PRODUCT and self._heads is not None and sum(map(_tracked, args)) == 2:
             return func(*(_half(a) if _tracked(a) else a for a in args), **kwargs)
         if func in LINEAR and (self._epsilon or self._gamma):
             return self._linear(func, args, kwargs)
@@ -137,11 +142,9 @@ class Conserving(_Ruled):
 
     def _gated(self, func: Any, args: Any) -> Tensor:
         a, b = args
-        if self._heads == "half":
-            return func(_half(a), _half(b))
-        if a is b:
-            return func(a, b)
-        return func(a.detach(), b) if a in self._gates else func(a, b.detach()) if b in self._gates else func(a, b)
+        if self._heads != "half" and (a in self._gates) != (b in self._gates):
+            return func(a.detach(), b) if a in self._gates else func(a, b.detach())
+        return func(a, b) if self._heads is None else func(_half(a), _half(b))
 
     def _linear(self, func: Any, args: Any, kwargs: Any) -> Tensor:
         """R_i = sum_j x_i w_ij / (z_j + e) R_j with w + gamma w^+ for w, as a gradient: dz is scaled by z / (z + e)."""
@@ -149,7 +152,30 @@ class Conserving(_Ruled):
         x, weight, bias = linear_of(func, args, kwargs)
         sharper = F.linear(x, weight + self._gamma * weight.clamp(min=0), _sharper(bias, self._gamma))
         z = sharper.detach()
-        return through(y, sharper * (y.detach() / (z + self._epsilon * torch.where(z >= 0, 1.0, -1.0))))
+        share = y.detach() / (z + self._epsilon * torch.where(z >= 0, 1.0, -1.0))
+        return through(y, sharper * torch.where(z == 0, 0.0, share))  # an output of nothing has nothing to share out
+
+
+class Softened(_Ruled):
+    """ReLUs are differentiated as softplus: log(1 + exp(b x)) / b, smooth where the ReLU has its kink."""
+
+    eager = False
+
+    def __init__(self, model: nn.Module, sharpness: float) -> None:
+        if not sharpness > 0:
+            raise ValueError(f"softplus takes a sharpness above 0, not {sharpness}")
+        super().__init__(model)
+        self._sharpness = sharpness
+
+    def covers(self, module: nn.Module) -> bool:
+        return isinstance(module, nn.ReLU)
+
+    def ruled(self, func: Any, args: Any, kwargs: Any) -> Any:
+        out = func(*args, **kwargs)
+        return self.activated(args[0], out, None) if func in _RELU else out
+
+    def activated(self, x: Tensor, y: Tensor, function: Any) -> Tensor:
+        return through(y, F.softplus(x, beta=self._sharpness))
 
 
 class Positive(_Ruled):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,10 +14,13 @@ from torch import Tensor
 from whence.batching import Batch, ids_of
 from whence.encoding import mask_ids
 from whence.registry import Explained, method
-from whence.subject import Subject
+from whence.rules import Softened
+from whence.subject import Subject, Trace
 from whence.targets import Aim
 
 At = Literal["embeddings", "word", "pixels"] | int
+Reduce = Literal["l2", "l1", "sum"]
+Baseline = Literal["pad", "mask", "unknown", "zero"] | np.ndarray | Callable[[Tensor], Tensor]
 Streams = dict[str, Tensor]  # stream -> (batch, token, width), or (batch, channel, height, width) of pixels
 
 MAX_ROWS = 64  # points of a path in one pass
@@ -26,22 +29,28 @@ MAX_STEPS = 1024
 
 @method(family="gradient", signed=False, needs=("gradient:{at}",), paper="arXiv:1312.6034")
 def gradient(
-    subject: Subject, batch: Batch, target: Aim, *, reduce: Literal["l2", "l1", "sum"] = "l2", at: At = "embeddings"
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    *,
+    reduce: Reduce = "l2",
+    at: At = "embeddings",
+    softplus: float | None = None,
 ) -> Explained:
-    """How fast the target changes with a feature: ||df/dx_i|| over the width of its embedding, or the plain sum."""
-    reduced = {
-        "l2": lambda g: g.square().sum(width_axis(g)).sqrt(),
-        "l1": lambda g: g.abs().sum(width_axis(g)),
-        "sum": lambda g: g.sum(width_axis(g)),
-    }[reduce]
-    trace = subject.trace(batch, target, (f"gradient:{at}",))
-    return placed(subject, batch, {stream: reduced(wide(g)) for stream, g in trace.gradients[at].items()})
+    """How fast the target changes with a feature: ||df/dx_i|| over the width of its embedding, or the plain sum.
+
+    `softplus` is the sharpness b with which ReLUs become log(1 + exp(b x)) / b in what is differentiated.
+    """
+    trace = traced(subject, batch, target, at, softplus)
+    return placed(subject, batch, {stream: reduced(wide(g), reduce) for stream, g in trace.gradients[at].items()})
 
 
 @method(family="gradient", needs=("gradient:{at}",), paper="arXiv:1605.01713")
-def gradient_x_input(subject: Subject, batch: Batch, target: Aim, *, at: At = "embeddings") -> Explained:
-    """The first-order share of a feature: sum over its width of x_i df/dx_i."""
-    trace = subject.trace(batch, target, (f"gradient:{at}",))
+def gradient_x_input(
+    subject: Subject, batch: Batch, target: Aim, *, at: At = "embeddings", softplus: float | None = None
+) -> Explained:
+    """The first-order share of a feature: sum over its width of x_i df/dx_i; `softplus` is as in `gradient`."""
+    trace = traced(subject, batch, target, at, softplus)
     products = {s: wide(trace.states[at][s]) * wide(g) for s, g in trace.gradients[at].items()}
     return placed(subject, batch, {stream: p.sum(width_axis(p)) for stream, p in products.items()})
 
@@ -54,31 +63,37 @@ def integrated_gradients(
     *,
     steps: int | None = None,
     tolerance: float = 0.01,
-    baseline: Literal["pad", "mask", "unknown", "zero"] | np.ndarray | Callable[[Tensor], Tensor] | None = None,
+    baseline: Baseline | list[Baseline] | None = None,
     rule: Literal["gausslegendre", "midpoint", "trapezoid", "left", "right"] = "gausslegendre",
     at: At = "word",
+    softplus: float | None = None,
 ) -> Explained:
     """(x - x0) times the mean gradient along the straight path from the baseline x0 to the input x.
 
     Without `steps`, their number doubles until the scores sum to f(x) - f(x0) within `tolerance` of
     max(|f(x) - f(x0)|, 0.1). Special tokens are kept in the baseline, so they score 0. `baseline` is a token, "zero",
     an array that is put in place of every state, or a function of the states; by default the first of pad, unknown and
-    mask that the tokenizer has, and zero (the mean colour) for pictures.
+    mask that the tokenizer has, and zero (the mean colour) for pictures. A list of baselines gives the mean over them:
+    expected gradients. `softplus` is as in `gradient`.
     """
+    if isinstance(baseline, list):
+        options: dict[str, Any] = {"steps": steps, "tolerance": tolerance, "rule": rule, "at": at, "softplus": softplus}
+        return _expected([integrated_gradients(subject, batch, target, baseline=b, **options) for b in baseline])
     if steps is not None and steps < (2 if rule == "trapezoid" else 1):
         raise ValueError(f"integrated_gradients: steps must be a positive number (2 for the trapezoid), not {steps}")
     x = subject.trace(batch, target, (f"state:{at}",)).states[at]
-    x0 = _baseline(subject, batch, at, x, baseline)
+    x0 = baseline_states(subject, batch, at, x, baseline)
     base = subject.values_at(batch, target, at, x0)
     gap = subject.values(batch, target) - base
-    scores = torch.zeros(batch.mask.shape, dtype=_precision(subject), device=gap.device)
+    scores = torch.zeros(batch.mask.shape, dtype=precision(subject), device=gap.device)
     details: dict[str, Tensor] = {}  # the map of pixels, where there is one
     used = torch.zeros(len(batch), dtype=torch.long)
     active, count = list(range(len(batch))), steps or 8
     while active:
         part = batch.chosen(active)
         start, end = ({s: t[active] for s, t in ends.items()} for ends in (x0, x))
-        products = _path(subject, part, target.chosen(active), at, start, end, *_nodes(rule, count))
+        points = nodes_of(rule, count)
+        products = along(subject, part, target.chosen(active), at, start, end, *points, softplus=softplus)
         found = placed(subject, part, {stream: p.sum(width_axis(p)) for stream, p in products.items()})
         scores[active] = found.scores.to(scores.dtype)
         for name, values in found.details.items():
@@ -94,21 +109,54 @@ def integrated_gradients(
     return Explained(scores, base=base, details=details, notes=notes)
 
 
-def _path(
-    subject: Subject, batch: Batch, target: Aim, at: At, x0: Streams, x: Streams, nodes: np.ndarray, weights: np.ndarray
+def _expected(found: list[Explained]) -> Explained:
+    """The mean over several baselines."""
+    if not found:
+        raise ValueError("integrated_gradients: a list of baselines has at least one")
+    details = {name: torch.stack([f.details[name].float() for f in found]).mean(0) for name in found[0].details}
+    notes = tuple(dict.fromkeys(note for f in found for note in f.notes))
+    scores, base = (torch.stack([getattr(f, part) for f in found]).mean(0) for part in ("scores", "base"))
+    return Explained(scores, base=base, details=details, notes=notes)
+
+
+def traced(subject: Subject, batch: Batch, target: Aim, at: At, softplus: float | None) -> Trace:
+    """The trace with states and gradients at a site."""
+    rules = None if softplus is None else Softened(subject.model, softplus)
+    return subject.trace(batch, target, (f"gradient:{at}",), rules=rules)
+
+
+def reduced(g: Tensor, how: Reduce) -> Tensor:
+    """Over the width of the embedding, or the colours."""
+    if how == "sum":
+        return g.sum(width_axis(g))
+    return g.abs().sum(width_axis(g)) if how == "l1" else g.square().sum(width_axis(g)).sqrt()
+
+
+def along(
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    at: At,
+    x0: Streams,
+    x: Streams,
+    nodes: np.ndarray,
+    weights: np.ndarray,
+    *,
+    softplus: float | None = None,
 ) -> Streams:
     """(x - x0) times the weighted sum of the gradients at the nodes of the path."""
     total: Streams = {}
     size = max(1, MAX_ROWS // len(batch))
     for start in range(0, len(nodes), size):
-        alphas = torch.tensor(nodes[start : start + size], dtype=_precision(subject))
-        shares = torch.tensor(weights[start : start + size], dtype=_precision(subject))
+        alphas = torch.tensor(nodes[start : start + size], dtype=precision(subject))
+        shares = torch.tensor(weights[start : start + size], dtype=precision(subject))
         rows = [row for row in range(len(batch)) for _ in alphas]
         points = {}
         for stream in x:
             a = alphas.to(x[stream].device).reshape(1, -1, *[1] * (x[stream].ndim - 1))
             points[stream] = torch.lerp(wide(x0[stream])[:, None], wide(x[stream])[:, None], a).flatten(0, 1)
-        _, gradients = subject.gradient(batch.chosen(rows), target.chosen(rows), at, points)
+        rules = None if softplus is None else Softened(subject.model, softplus)
+        _, gradients = subject.gradient(batch.chosen(rows), target.chosen(rows), at, points, rules)
         for stream, g in gradients.items():
             share = shares.to(g.device).reshape(1, -1, *[1] * (g.ndim - 1))
             step = (wide(g).unflatten(0, (len(batch), -1)) * share).sum(1)
@@ -117,7 +165,7 @@ def _path(
 
 
 @functools.cache
-def _nodes(rule: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+def nodes_of(rule: str, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes in [0, 1] and their weights, which sum to 1."""
     if rule == "gausslegendre":
         nodes, weights = roots_legendre(count)
@@ -131,7 +179,7 @@ def _nodes(rule: str, count: int) -> tuple[np.ndarray, np.ndarray]:
     return (np.arange(count) + offset) / count, np.full(count, 1 / count)
 
 
-def _baseline(subject: Subject, batch: Batch, at: At, x: Streams, wanted: object) -> Streams:
+def baseline_states(subject: Subject, batch: Batch, at: At, x: Streams, wanted: object) -> Streams:
     """The states of the baseline: special tokens and padding as in the input."""
     x0 = {}
     for stream, state in x.items():
@@ -197,7 +245,7 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def _precision(subject: Subject) -> torch.dtype:
+def precision(subject: Subject) -> torch.dtype:
     return torch.float64 if subject.dtype == torch.float64 else torch.float32
 
 

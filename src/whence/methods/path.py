@@ -1,0 +1,175 @@
+"""Gradients along other paths than the straight one, and in a cloud around the input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whence.batching import Batch
+from whence.methods.gradient import (
+    At,
+    Baseline,
+    Reduce,
+    Streams,
+    along,
+    baseline_states,
+    nodes_of,
+    placed,
+    precision,
+    reduced,
+    wide,
+    width_axis,
+)
+from whence.registry import Explained, method
+from whence.subject import Subject
+from whence.targets import Aim
+
+Path = Callable[[Tensor, Tensor, float], Tensor]
+
+
+@method(family="gradient", needs=("state:{at}",), paper="arXiv:1706.03825")
+def smoothgrad(
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    *,
+    of: Literal["gradient", "gradient_x_input", "integrated_gradients"] = "gradient_x_input",
+    form: Literal["mean", "square", "variance"] = "mean",
+    samples: int = 16,
+    noise: float = 0.1,
+    reduce: Reduce | None = None,
+    at: At = "embeddings",
+) -> Explained:
+    """SmoothGrad: the mean of a gradient method over x + e, e normal, its deviation `noise` times the range of x.
+
+    `form` takes the mean, the mean of squares (SmoothGrad^2) or the variance (VarGrad) of every entry; entries of a
+    feature are then reduced, the gradient by its L2 norm and the others by their sum unless `reduce` says otherwise.
+    Integrated gradients take 16 steps from the default baseline.
+    """
+    if samples < 1 or noise < 0:
+        raise ValueError(f"smoothgrad takes at least one sample and noise from 0, not {samples} and {noise}")
+    x = subject.trace(batch, target, (f"state:{at}",)).states[at]
+    draws = [_noisy(x, batch, generators, noise) for generators in _generators(batch, samples)]
+    total: Streams = {}
+    squares: Streams = {}
+    for point in draws:
+        for stream, entries in _entries(subject, batch, target, of, at, point).items():
+            total[stream] = total[stream] + entries if stream in total else entries
+            squares[stream] = squares[stream] + entries.square() if stream in squares else entries.square()
+    found = {}
+    for stream in total:
+        mean, square = total[stream] / samples, squares[stream] / samples
+        entries = {"mean": mean, "square": square, "variance": (square - mean.square()).clamp(min=0)}[form]
+        found[stream] = reduced(entries, reduce or ("l2" if of == "gradient" else "sum"))
+    return placed(subject, batch, found)
+
+
+@method(family="gradient", needs=("state:{at}",), paper="arXiv:1703.01365")
+def path_gradients(
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    *,
+    path: Literal["straight", "words"] | Path = "straight",
+    points: int = 8,
+    steps: int = 8,
+    baseline: Baseline | None = None,
+    at: At = "word",
+) -> Explained:
+    """The integral of df/dx along a path from the baseline x0 to the input x; the straight path is that of IG.
+
+    A path is a function of x0, x and a share from 0 to 1 that returns states; it is followed through `points` + 1
+    places, with `steps` gradients on the straight line from one to the next, so that on any path the scores sum to
+    f(x) - f(x0), up to the error of so many steps (the residual). "words" goes through real words: at every place the
+    word embedding nearest to the straight line.
+    """
+    if points < 1 or steps < 1:
+        raise ValueError(f"path_gradients takes at least one point and one step, not {points} and {steps}")
+    x = subject.trace(batch, target, (f"state:{at}",)).states[at]
+    x0 = baseline_states(subject, batch, at, x, baseline)
+    base = subject.values_at(batch, target, at, x0)
+    places = [x0, *(_between(subject, batch, path, at, x0, x, n / points) for n in range(1, points)), x]
+    if callable(path):
+        _check_ends(path, x0, x)
+    total: Streams = {}
+    for start, end in pairwise(places):
+        for stream, part in along(subject, batch, target, at, start, end, *nodes_of("gausslegendre", steps)).items():
+            total[stream] = total[stream] + part if stream in total else part
+    found = placed(subject, batch, {stream: part.sum(width_axis(part)) for stream, part in total.items()})
+    return Explained(found.scores, base=base, details=found.details)
+
+
+def _generators(batch: Batch, samples: int) -> list[list[np.random.Generator]]:
+    """For every sample one generator per example, so that an example's noise does not depend on its batch."""
+    return [list(row) for row in zip(*(g.spawn(samples) for g in batch.generators()), strict=True)]
+
+
+def _noisy(x: Streams, batch: Batch, generators: list[np.random.Generator], share: float) -> Streams:
+    """The states with noise on what is real; padding stays as it is."""
+    noisy = {}
+    for stream, state in x.items():
+        span = batch.span(stream) if stream != "*" else slice(None)
+        real = batch.mask[:, span] if state.ndim == 3 else torch.ones(len(state), 1, dtype=torch.bool)
+        new = state.clone()
+        for row, (own, generator) in enumerate(zip(state, generators, strict=True)):
+            chosen = own[real[row].to(own.device)] if state.ndim == 3 else own
+            drawn = torch.from_numpy(generator.standard_normal(chosen.shape)).to(chosen)
+            shaken = chosen + share * (chosen.max() - chosen.min()) * drawn
+            if state.ndim == 3:
+                new[row, real[row].to(own.device)] = shaken
+            else:
+                new[row] = shaken
+        noisy[stream] = new
+    return noisy
+
+
+def _entries(subject: Subject, batch: Batch, target: Aim, of: str, at: At, x: Streams) -> Streams:
+    """A gradient method at a point, before anything is summed."""
+    if of == "integrated_gradients":
+        x0 = baseline_states(subject, batch, at, x, None)
+        return along(subject, batch, target, at, x0, x, *nodes_of("gausslegendre", 16))
+    gradients = subject.gradient(batch, target, at, x)[1]
+    return {s: wide(g) if of == "gradient" else wide(g) * wide(x[s]) for s, g in gradients.items()}
+
+
+def _between(
+    subject: Subject, batch: Batch, path: str | Path, at: At, x0: Streams, x: Streams, share: float
+) -> Streams:
+    """A point of the path."""
+    if callable(path):
+        return {s: torch.as_tensor(path(x0[s], x[s], share)).to(x[s]).expand_as(x[s]) for s in x}
+    straight = {s: torch.lerp(wide(x0[s]), wide(x[s]), share).to(x[s].dtype) for s in x}
+    if path == "straight":
+        return straight
+    if at != "word":
+        raise ValueError(f"path='words' goes through word embeddings, so at must be 'word', not {at!r}")
+    return {s: _nearest(subject, batch, s, point, x[s]) for s, point in straight.items()}
+
+
+def _nearest(subject: Subject, batch: Batch, stream: str, point: Tensor, x: Tensor) -> Tensor:
+    """Every token's nearest word embedding; special tokens and padding stay."""
+    site = subject.sites(batch, "word")[stream]
+    weight = getattr(subject.model.get_submodule(site.module), "weight", None) if site.where == "output" else None
+    if weight is None or weight.ndim != 2 or weight.shape[1] != point.shape[-1]:
+        raise ValueError(
+            f"path='words' needs a table of word embeddings, and the stream {stream} has none; use 'straight'"
+        )
+    table = weight.detach().to(precision(subject))
+    nearest = torch.cdist(point.flatten(0, 1).to(table.dtype), table).argmin(-1)
+    found = subject.embedded(batch, {stream: nearest.view(point.shape[:2])})[stream]
+    return torch.where(batch.special[:, batch.span(stream)].to(x.device)[..., None], x, found.to(x.dtype))
+
+
+def _check_ends(path: Path, x0: Streams, x: Streams) -> None:
+    for stream in x:
+        for share, end in ((0.0, x0[stream]), (1.0, x[stream])):
+            came = torch.as_tensor(path(x0[stream], x[stream], share)).to(end).expand_as(end)
+            if not torch.allclose(came, end, rtol=1e-3, atol=1e-4):
+                raise ValueError(
+                    f"a path leads from the baseline (0) to the input (1), but at {share:g} it is elsewhere"
+                )

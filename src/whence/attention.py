@@ -76,6 +76,7 @@ class Rules(TorchFunctionMode):
     """What a pass may run under: sees every operation, every state that was asked for and every attention product."""
 
     eager = True  # the model runs on its eager path, so that there are attention products to see
+    graph = False  # a graph is made even where no gradient is asked for
 
     def state(self, at: str | int, stream: str, tensor: Tensor) -> Tensor:
         """A state that the trace needs is reached; what is returned is used from here on."""

@@ -87,7 +87,7 @@ class Parts(Rules):
         """The parts of the sum of two tensors with parts."""
         return first + second
 
-    def added(self, a: Tensor, parts: Tensor, other: Any, out: Tensor) -> Tensor:
+    def added(self, a: Tensor, parts: Tensor, other: Any, out: Tensor) -> Tensor | None:
         """The parts of the sum of a tensor with parts and something without: it joins the rest."""
         return with_rest(parts.expand(-1, *out.shape), other)
 
@@ -117,7 +117,8 @@ class Parts(Rules):
             gate, other = (args[0], args[1]) if args[0] in self._gates else (args[1], args[0])
             made = self.settled(parts[id(other)]) * gate if gate in self._gates else None
         elif func in JOIN:
-            made = _side_by_side(func, args, kwargs, parts)
+            lost = any(t.requires_grad and id(t) not in parts for t in args[0])
+            made = None if lost else _side_by_side(func, args, kwargs, parts)
         elif func is Tensor.type_as:
             made = parts[id(args[0])].to(out.dtype) if id(args[0]) in parts else None
         elif len(known) == 1 and (func in HOMOGENEOUS or func in MULTIPLY or func in PRODUCT):
@@ -185,12 +186,14 @@ class Layers(Parts):
         self.maps: list[Any] = []
         self._subject, self._stage, self._reduce = subject, stage, reduce
         self._products: Any = WeakIdKeyDictionary()  # what came of attention and was not projected yet
+        self._ends_in_norm = False  # layers without a feed-forward part hand on the norm of their sum
         self._new_layer()
 
     def _new_layer(self) -> None:
         self._attended = False
         self._first: Tensor | None = None  # the sum of residual and attention
-        self._latest: tuple[Tensor, Tensor] | None = None  # that sum, with what was added to it, and its parts
+        self._latest: tuple[Tensor, Tensor] | None = None  # that sum and its parts
+        self._norm: tuple[Tensor, Tensor] | None = None  # the norm of it
         self._last: Tensor | None = None  # the sum with the feed-forward part too
         self._post = False  # norms follow the sums
         self._done = False
@@ -273,8 +276,8 @@ class Layers(Parts):
             self._first, self._latest = out, (out, made)
         return made
 
-    def added(self, a: Tensor, parts: Tensor, other: Any, out: Tensor) -> Tensor:
-        made = super().added(a, parts, other, out)
+    def added(self, a: Tensor, parts: Tensor, other: Any, out: Tensor) -> Tensor | None:
+        made = with_rest(parts.expand(-1, *out.shape), other)
         if self._first is not None and self._last is None:  # the feed-forward part comes: `a` is what it is added to
             self._post, self._last = a is not self._first, out
             if self._stage == "residual":
@@ -284,17 +287,23 @@ class Layers(Parts):
         return made
 
     def normed(self, x: Tensor, out: Tensor, parts: Tensor) -> None:
+        if self._latest is not None and x is self._latest[0]:
+            self._norm = (out, parts)
         if self._stage == "block" and self._post and x is self._last:
             self._take(out, parts)
 
     def _end(self, entering: Tensor | None) -> None:
         """The next layer begins, or the model ends: a layer without a feed-forward part ends here."""
         if self._attended and not self._done and self._stage != "attention":
-            parts = None if entering is None else self._parts.get(entering)
-            latest = self._latest if parts is None else (entering, parts)
-            if latest is None:
+            if entering is not None:
+                parts = self._parts.get(entering)
+                end = None if parts is None else (entering, parts)
+                self._ends_in_norm = self._norm is not None and entering is self._norm[0]
+            else:  # as the layers before
+                end = self._norm if self._ends_in_norm else self._latest
+            if end is None:
                 raise ValueError(f"the layers of {self._subject} could not be followed to their end; {_ELSEWHERE}")
-            self._take(*latest)
+            self._take(*end)
         self._new_layer()
 
     def _take(self, whole: Any, parts: Tensor) -> None:
@@ -314,8 +323,10 @@ class Sources(Parts):
 
     The rest is divided among the sources by `split`: in proportion to |<part, rest>|, to |part|, or equally among the
     parts that are not zero; "none" leaves it. Biases of values and output projection are divided together, after the
-    residual is added; others where they come in.
+    residual is added; others where they come in. A graph is made only to tell what depends on the sources.
     """
+
+    graph = True
 
     def __init__(self, subject: str, model: nn.Module, split: Split) -> None:
         super().__init__(model)
@@ -325,9 +336,14 @@ class Sources(Parts):
         self._words: Any = WeakIdKeyDictionary()  # logits over a vocabulary -> the layer that wrote them
 
     def state(self, at: str | int, stream: str, tensor: Tensor) -> Tensor:
+        tensor = tensor.detach().requires_grad_()
         with torch._C.DisableTorchFunction(), torch.no_grad():
             self._parts[tensor] = diagonal(tensor)
         return tensor
+
+    def added(self, a: Tensor, parts: Tensor, other: Any, out: Tensor) -> Tensor | None:
+        lost = isinstance(other, Tensor) and other.requires_grad  # it depends on the sources, and its parts are unknown
+        return None if lost else super().added(a, parts, other, out)
 
     def decided(self, logits: Tensor) -> None:
         parts = self._parts.get(logits)
@@ -371,8 +387,10 @@ class Sources(Parts):
         given = _flat(args, kwargs)
         for words in [tensor for tensor in given if tensor in self._words]:
             x, weight, bias = self._words[words]
-            if func is Tensor.__getitem__:  # only here are words decided: parts for these positions do
-                out = func(*args, **kwargs)
+            out = func(*args, **kwargs) if func is Tensor.__getitem__ else None
+            if (
+                out is not None and out.shape[-1] == words.shape[-1]
+            ):  # here words are decided: parts for these places do
                 with torch.no_grad():
                     parts = _mapped(func, (x, *args[1:]), kwargs, x, self._parts[x])
                     self._parts[out] = self.projected(x, parts, weight, bias)
@@ -409,7 +427,7 @@ def with_rest(parts: Tensor, more: Any) -> Tensor:
 
 def closes(total: Tensor, whole: Tensor, subject: str) -> None:
     """Parts that do not add up to their state mean that an operation was not understood."""
-    tolerance = {torch.float64: 1e-9, torch.float32: 1e-3}.get(whole.dtype, 0.1)
+    tolerance = {torch.float64: 1e-5, torch.float32: 1e-3}.get(whole.dtype, 0.1)
     gap = float((total - whole).abs().max() / whole.abs().max().clamp(min=1e-6))
     if not gap <= tolerance:
         raise ValueError(

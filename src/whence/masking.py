@@ -12,7 +12,7 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from whence.batching import MAX_TOKENS, Batch, buckets, ids_of, is_sequence, stream_names, stream_of
+from whence.batching import MAX_TOKENS, Batch, ids_of, is_sequence, stream_names, stream_of
 from whence.encoding import mask_ids
 from whence.subject import Subject
 from whence.targets import Aim
@@ -39,10 +39,10 @@ class Zeroed(Input):
 
 
 class _Filling(NamedTuple):
-    """What is put in place of a stream's hidden features: where `hidden[index]`, the argument `key` becomes `fill`."""
+    """What is put in place of a stream's hidden features: `fill`, into the entries of the argument `key`."""
 
     key: str
-    index: np.ndarray  # the feature that each entry of the argument belongs to
+    feature: np.ndarray  # that each entry of the argument belongs to
     fill: np.ndarray
 
 
@@ -125,8 +125,8 @@ def hiding(subject: Subject, item: Input, how: Way = "auto") -> Callable[[np.nda
     def variant(row: np.ndarray) -> Input:
         hidden = ~(row | item.special)
         tensors = dict(item.tensors)
-        for key, index, fill in fillings:
-            tensors[key] = np.where(hidden[index], fill, tensors[key])
+        for key, feature, fill in fillings:
+            tensors[key] = np.where(hidden[feature], fill, tensors[key])
         made = replace(item, tensors=tensors)
         if (hidden & embedded).any():
             made = Zeroed(**{f.name: getattr(made, f.name) for f in fields(Input)}, zeroed=hidden & embedded)
@@ -197,14 +197,14 @@ def _pixel_filling(subject: Subject, item: Input, stream: str, place: np.ndarray
         )
     side = [max(1, size // count) for size, count in zip(pixels.shape[1:], grid, strict=True)]
     down, across = (np.minimum(np.arange(pixels.shape[i + 1]) // side[i], grid[i] - 1) for i in (0, 1))
-    index = patches[down[:, None] * grid[1] + across]  # (height, width)
+    feature = patches[down[:, None] * grid[1] + across]  # (height, width)
     if way == "black":
         fill = _black(subject).reshape(-1, 1, 1)
     elif way == "blur":
         fill = gaussian_filter(pixels, (0, *side))
     else:
         fill = pixels.mean((1, 2), keepdims=True) if way == "mean" else np.zeros(())
-    return _Filling(key, index, np.asarray(fill, pixels.dtype))
+    return _Filling(key, feature, np.asarray(fill, pixels.dtype))
 
 
 def _black(subject: Subject) -> np.ndarray:
@@ -251,15 +251,13 @@ def values(subject: Subject, inputs: Iterable[Input], aim: Aim, rows: Iterable[i
     size = 0
 
     def run() -> None:
-        keys, items = list(waiting), list(waiting.values())
-        longest = max((len(item.features) for item in items), default=1)
-        for group in buckets(items, max(1, min(MAX_ROWS, MAX_TOKENS // longest)), exact=True):
-            found = _run(subject, [items[n] for n in group], aim.chosen([keys[n][0] for n in group]))
-            known.update(zip((keys[n] for n in group), found.double().tolist(), strict=True))
+        for keys in _alike(waiting):
+            found = _run(subject, [waiting[key] for key in keys], aim.chosen([row for row, _ in keys]))
+            known.update(zip(keys, found.double().tolist(), strict=True))
         waiting.clear()
 
     for item, row in zip(inputs, rows, strict=False):
-        key = (row, _digest(item))
+        key = (row, digest(item))
         order.append(key)
         if key not in known and key not in waiting:
             waiting[key] = item
@@ -283,22 +281,46 @@ def masked_values(
     return np.split(found, np.cumsum([len(keep) for keep in keeps])[:-1])
 
 
+def _alike(waiting: dict[tuple[int, bytes], Input]) -> Iterator[list[tuple[int, bytes]]]:
+    """The keys of inputs that go into one pass: all of one shape."""
+    groups: dict[Any, list[tuple[int, bytes]]] = {}
+    for key, item in waiting.items():
+        shapes = tuple((name, array.shape) for name, array in item.tensors.items())
+        groups.setdefault((item.streams, shapes), []).append(key)
+    for (streams, _), keys in groups.items():
+        size = max(1, min(MAX_ROWS, MAX_TOKENS // len(streams)))
+        yield from (keys[start : start + size] for start in range(0, len(keys), size))
+
+
 def _run(subject: Subject, inputs: list[Input], aim: Aim) -> Tensor:
     """f of inputs of one length."""
     batch = subject.batch(inputs)
+    states = _zeroed(subject, batch)
+    return subject.values(batch, aim) if states is None else subject.values_at(batch, aim, "word", states)
+
+
+def logits(subject: Subject, inputs: list[Input]) -> Tensor:
+    """The logits of inputs of one length: (input, class)."""
+    batch = subject.batch(inputs)
+    states = _zeroed(subject, batch)
+    return subject.logits(batch) if states is None else subject.logits(batch, states)
+
+
+def _zeroed(subject: Subject, batch: Batch) -> dict[str, Tensor] | None:
+    """The word embeddings of a batch, by stream, some of them zero; None where none is to be."""
+    inputs = batch.inputs
     if not any(isinstance(item, Zeroed) for item in inputs):
-        return subject.values(batch, aim)
+        return None
     none = np.zeros(len(inputs[0].features), bool)
     marks = np.stack([none if (m := getattr(item, "zeroed", None)) is None else m for item in inputs])
     zeroed = torch.from_numpy(marks).to(batch.mask.device)  # (batch, feature)
     names = tuple(batch.streams)
     ids = {s: batch.tensors[str(ids_of(batch.tensors, names, s))] for s in names if zeroed[:, batch.span(s)].any()}
     states = subject.embedded(batch, ids)
-    states = {s: state.masked_fill(zeroed[:, batch.span(s), None], 0.0) for s, state in states.items()}
-    return subject.values_at(batch, aim, "word", states)
+    return {s: state.masked_fill(zeroed[:, batch.span(s), None], 0.0) for s, state in states.items()}
 
 
-def _digest(item: Input) -> bytes:
+def digest(item: Input) -> bytes:
     """Equal for inputs that the model cannot tell apart."""
     digest = hashlib.blake2b(digest_size=16)
     arrays = dict(item.tensors)

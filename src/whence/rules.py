@@ -99,7 +99,7 @@ class Conserving(_Ruled):
     `heads`: attention weights are constants ("hold"), or share the relevance of their products ("half"), or are left to
     the gradient (None). `norms`: deviations are constants; the mean is not. `epsilon` and `gamma` are those of the LRP
     rules of linear layers. Activations go as act(x)/x. Of a product of two states one half is given to each; unless
-    `heads` is "half", all goes to the factor beside an activation's output; without `heads`, states keep the gradient.
+    `heads` is "half", all goes to the factor beside an activation's output. Without both rules they keep the gradient.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class Conserving(_Ruled):
     ) -> None:
         super().__init__(model)
         self._heads, self._norms, self._epsilon, self._gamma = heads, norms, epsilon, gamma
+        self._halves = heads is not None and norms  # a norm that is not held may be written as a product of two states
         self._gates: Any = WeakIdKeyDictionary()  # what came out of an activation
 
     def edit(self, record: Record, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,7 +130,7 @@ class Conserving(_Ruled):
             return self.activated(args[0], func(*args, **kwargs), lambda x: func(x, *args[1:], **kwargs))
         if func in MULTIPLY and _tracked(args[0]) and _tracked(args[1]):
             return self._gated(func, args)
-        if func in PRODUCT and self._heads is not None and sum(map(_tracked, args)) == 2:
+        if func in PRODUCT and self._halves and sum(map(_tracked, args)) == 2:
             return func(*(_half(a) if _tracked(a) else a for a in args), **kwargs)
         if func in LINEAR and (self._epsilon or self._gamma):
             return self._linear(func, args, kwargs)
@@ -144,7 +145,7 @@ class Conserving(_Ruled):
         a, b = args
         if self._heads != "half" and (a in self._gates) != (b in self._gates):
             return func(a.detach(), b) if a in self._gates else func(a, b.detach())
-        return func(a, b) if self._heads is None else func(_half(a), _half(b))
+        return func(_half(a), _half(b)) if self._halves else func(a, b)
 
     def _linear(self, func: Any, args: Any, kwargs: Any) -> Tensor:
         """R_i = sum_j x_i w_ij / (z_j + e) R_j with w + gamma w^+ for w, as a gradient: dz is scaled by z / (z + e)."""
@@ -187,10 +188,10 @@ class Positive(_Ruled):
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self.unknown: set[str] = set()
-        self._begun = False  # what comes before the first attention passes no relevance to any
+        self._batch = 0  # examples; known from the first attention, before which no relevance is passed to any
 
     def seen(self, record: Record, weights: Tensor, values: Tensor, product: Tensor, align: Any) -> None:
-        self._begun = True
+        self._batch = len(weights)
 
     def ruled(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func in LINEAR:
@@ -208,7 +209,7 @@ class Positive(_Ruled):
             if out.shape == source.shape:
                 return through(out, source)
         out = func(*args, **kwargs)
-        if self._begun and func not in VIEW and func not in JOIN and _tracked(out):
+        if self._batch and func not in VIEW and func not in JOIN and _tracked(out):
             self.unknown.add(getattr(func, "__name__", str(func)))
         return out
 
@@ -221,7 +222,12 @@ class Positive(_Ruled):
         if not (_tracked(args[0]) and _tracked(args[1])):
             source = args[0] if _tracked(args[0]) else args[1]
             return through(out, source.expand_as(out))
-        return _Added.apply(out.detach(), args[0], -args[1] if func in SUBTRACT else args[1])
+        examples = self._batch or len(out)
+        tokens_first = out.ndim == 3 and out.shape[0] != examples == out.shape[1]
+        if tokens_first or len(out) % examples:  # totals are taken by the first axis: examples, or heads of examples
+            self.unknown.add("states with tokens first")
+            return out
+        return _Added.apply(out.detach(), args[0], -args[1] if func in SUBTRACT else args[1], examples)
 
 
 class _Excited(torch.autograd.Function):
@@ -264,8 +270,9 @@ class _Added(torch.autograd.Function):
     """Relevance of a sum, by each operand's share of it; totals of each example are then set in proportion and kept."""
 
     @staticmethod
-    def forward(ctx: Any, out: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    def forward(ctx: Any, out: Tensor, u: Tensor, v: Tensor, examples: int) -> Tensor:
         ctx.save_for_backward(u, v)
+        ctx.examples = examples
         return out.view_as(out)
 
     @staticmethod
@@ -273,14 +280,14 @@ class _Added(torch.autograd.Function):
         u, v = ctx.saved_tensors
         share = _ratio(relevance[0], u + v)
         a, b = u * share, v * share
-        total, first, second = (t.flatten(1).sum(1) for t in (relevance[0], a, b))
+        total, first, second = (t.reshape(ctx.examples, -1).sum(1) for t in (relevance[0], a, b))
         both = first.abs() + second.abs()
-        return None, _scaled(a, first, total, both), _scaled(b, second, total, both)
+        return None, _scaled(a, first, total, both), _scaled(b, second, total, both), None
 
 
 def _scaled(part: Tensor, own: Tensor, total: Tensor, both: Tensor) -> Tensor:
     scale = _ratio(_ratio(own.abs(), both) * total, own)
-    return part * scale.view(-1, *(1 for _ in part.shape[1:]))
+    return (part.reshape(len(scale), -1) * scale[:, None]).view_as(part)
 
 
 def _ratio(a: Tensor, b: Tensor) -> Tensor:

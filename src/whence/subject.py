@@ -64,6 +64,7 @@ class Subject:
         self._encode, self._output, self._embedding = encode, output, embedding
         self._anatomies: dict[tuple[str, ...], Anatomy] = {}
         self._fused: dict[tuple[str, ...], bool] = {}
+        self._whole: dict[tuple[str, ...], bool] = {}
         self._layouts: dict[tuple[int, ...], encoding.Layout] = {}
         self._padding: dict[tuple[str, ...], str | None] = {}
         self._shuffles: bool | None = None  # the model draws the order of its patches; None: not known yet
@@ -202,10 +203,12 @@ class Subject:
             return aim.values
         return self.trace(batch, aim, ()).value
 
-    def logits(self, batch: Batch) -> Tensor:
-        """The decision logits of every example, without gradients: (batch, class)."""
+    def logits(self, batch: Batch, words: Mapping[str, Tensor] | None = None) -> Tensor:
+        """The decision logits, without gradients, also with other word embeddings by stream: (batch, class)."""
         with lent(self.model), torch.no_grad():
-            return self._forward(batch, {}, {})[0]
+            roots = self.anatomy(batch).roots if words else {}
+            change = {roots[stream]: functools.partial(_replaced, state) for stream, state in (words or {}).items()}
+            return self._forward(batch, {}, change)[0]
 
     def trace(
         self,
@@ -329,10 +332,7 @@ class Subject:
             if image is None or image.where != "tensor":
                 raise ValueError(f"at='pixels' needs a picture, and {self.name} takes none here; use at='word'")
             return {"image": image}
-        # a state that no module made may be used in places that are not seen: then the word embeddings do instead
-        if at == "embeddings" and not all(b and b[0].where != "input" for b in found.blocks.values()):
-            return found.roots
-        if at == "embeddings" and not found.blocks:
+        if at == "embeddings" and (not found.blocks or not self._enters_whole(batch)):
             return found.roots
         number = 0 if at == "embeddings" else at
         if not isinstance(number, int) or isinstance(number, bool):
@@ -341,6 +341,28 @@ class Subject:
         if not -depth <= number < depth:
             raise ValueError(f"at={number} names no block: {self.name} has {depth}, numbered from 0")
         return {s: blocks[number] for s, blocks in found.blocks.items() if -len(blocks) <= number < len(blocks)}
+
+    def _enters_whole(self, batch: Batch) -> bool:
+        """The output depends on the inputs only through the states that enter the first blocks; tried once.
+
+        A state that no module made may be used beside its block, as by a residual; then it is not all that enters.
+        """
+        kind, found = kind_of(batch.inputs[0]), self.anatomy(batch)
+        if kind not in self._whole:
+            probe = self.batch([distinct(batch.inputs[0])])
+            roots = set(found.roots.values())
+            cut_off = {blocks[0] for blocks in found.blocks.values()} - roots
+            changes = dict.fromkeys(roots, _leaf) | dict.fromkeys(cut_off, Tensor.detach)
+            with lent(self.model), torch.enable_grad():
+                logits, seen = self._forward(probe, roots, changes)
+                leaves = [seen[site] for site in roots]
+                grads = (
+                    torch.autograd.grad(anatomy.summary(logits), leaves, allow_unused=True)
+                    if logits.requires_grad
+                    else []
+                )
+            self._whole[kind] = all(grad is None or not grad.any() for grad in grads)
+        return self._whole[kind]
 
     def _pass(
         self,
@@ -386,7 +408,7 @@ class Subject:
                 outputs=ends,
                 connections=found.connections if found else (),
             )
-            graph = torch.enable_grad() if backward or ends else torch.no_grad()
+            graph = torch.enable_grad() if backward or ends or (rules is not None and rules.graph) else torch.no_grad()
             with graph, rules or contextlib.nullcontext(), tap if attention else contextlib.nullcontext():
                 logits, seen = self._forward(batch, watch, changes)
                 if rules is not None:

@@ -266,6 +266,12 @@ class Attribution(_Result):
 
         return plots.figure(self)
 
+    def to_shap(self) -> Any:
+        """A `shap.Explanation`, for shap's own plots; text that was generated has one instance per token."""
+        from whence.exchange import explanation
+
+        return explanation(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Comparison(_Result):

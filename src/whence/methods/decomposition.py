@@ -107,7 +107,7 @@ def decompx(subject: Subject, batch: Batch, target: Aim, *, bias: Split = "absdo
             value = aim(logits, some)
             slope = torch.autograd.grad(value.sum(), logits)[0]
         straight = (slope * logits.detach()).sum(-1) - value.detach()
-        if float(straight.abs().max()) > 1e-3 * max(1.0, float(value.detach().abs().max())):
+        if bool((straight.abs() > 1e-3 * (slope * logits.detach()).abs().sum(-1)).any()):
             raise ValueError("decompx divides logits; explain a logit, a margin or a contrast, not a bent target")
         share = (rules.logits.to(scores.dtype) * slope).sum(-1)[:-1].T  # (batch, source)
         scores[rows] = share.masked_fill(~some.mask, 0.0)
@@ -139,7 +139,7 @@ def _maps(subject: Subject, batch: Batch, target: Aim, stage: str, reduce: Reduc
         with torch.no_grad():
             subject.trace(some, target.chosen(rows), [f"state:{n}" for n in range(depth)], rules=rules)
         found.append(rules.maps)
-    if not found[0]:
+    if any(len(maps) != len(subject.anatomy(batch).connections) for maps in found):
         raise ValueError(
             f"the attention of {subject.name} could not be followed; use value_zeroing or a gradient method"
         )

@@ -113,7 +113,7 @@ def _expected(found: list[Explained]) -> Explained:
     """The mean over several baselines."""
     if not found:
         raise ValueError("integrated_gradients: a list of baselines has at least one")
-    details = {name: torch.stack([f.details[name].float() for f in found]).mean(0) for name in found[0].details}
+    details = {name: torch.stack([f.details[name].to(f.scores) for f in found]).mean(0) for name in found[0].details}
     notes = tuple(dict.fromkeys(note for f in found for note in f.notes))
     scores, base = (torch.stack([getattr(f, part) for f in found]).mean(0) for part in ("scores", "base"))
     return Explained(scores, base=base, details=details, notes=notes)

@@ -20,7 +20,6 @@ from whence.methods.gradient import (
     baseline_states,
     nodes_of,
     placed,
-    precision,
     reduced,
     wide,
     width_axis,
@@ -142,13 +141,23 @@ def _between(
 ) -> Streams:
     """A point of the path."""
     if callable(path):
-        return {s: torch.as_tensor(path(x0[s], x[s], share)).to(x[s]).expand_as(x[s]) for s in x}
+        return {s: _given(path, x0[s], x[s], share) for s in x}
     straight = {s: torch.lerp(wide(x0[s]), wide(x[s]), share).to(x[s].dtype) for s in x}
     if path == "straight":
         return straight
     if at != "word":
         raise ValueError(f"path='words' goes through word embeddings, so at must be 'word', not {at!r}")
     return {s: _nearest(subject, batch, s, point, x[s]) for s, point in straight.items()}
+
+
+def _given(path: Path, x0: Tensor, x: Tensor, share: float) -> Tensor:
+    """A point of a user's path as states."""
+    came = path(x0.clone(), x.clone(), share)
+    try:
+        return torch.as_tensor(came).to(x).expand_as(x)
+    except (TypeError, ValueError, RuntimeError) as error:
+        got = f"shape {tuple(came.shape)}" if hasattr(came, "shape") else type(came).__name__
+        raise ValueError(f"a path returns states like those it is given, shape {tuple(x.shape)}, not {got}") from error
 
 
 def _nearest(subject: Subject, batch: Batch, stream: str, point: Tensor, x: Tensor) -> Tensor:
@@ -159,16 +168,20 @@ def _nearest(subject: Subject, batch: Batch, stream: str, point: Tensor, x: Tens
         raise ValueError(
             f"path='words' needs a table of word embeddings, and the stream {stream} has none; use 'straight'"
         )
-    table = weight.detach().to(precision(subject))
-    nearest = torch.cdist(point.flatten(0, 1).to(table.dtype), table).argmin(-1)
-    found = subject.embedded(batch, {stream: nearest.view(point.shape[:2])})[stream]
-    return torch.where(batch.special[:, batch.span(stream)].to(x.device)[..., None], x, found.to(x.dtype))
+    ids = torch.arange(len(weight), device=weight.device)
+    table = wide(subject.embedded(batch, {stream: ids[None]})[stream][0])  # some models scale what they look up
+    near = [torch.cdist(wide(row), table).min(-1) for row in point]  # one row at a time: the table may be long
+    least, nearest = (torch.stack(found) for found in zip(*near, strict=True))
+    # half way both ends are often equally near: then the input's own word is taken, lest rounding choose
+    own = (wide(point) - wide(x)).norm(dim=-1) <= least * (1 + 1e-4)
+    stays = own | batch.special[:, batch.span(stream)].to(x.device)
+    return torch.where(stays[..., None], x, table[nearest].to(x.dtype))
 
 
 def _check_ends(path: Path, x0: Streams, x: Streams) -> None:
     for stream in x:
         for share, end in ((0.0, x0[stream]), (1.0, x[stream])):
-            came = torch.as_tensor(path(x0[stream], x[stream], share)).to(end).expand_as(end)
+            came = _given(path, x0[stream], x[stream], share)
             if not torch.allclose(came, end, rtol=1e-3, atol=1e-4):
                 raise ValueError(
                     f"a path leads from the baseline (0) to the input (1), but at {share:g} it is elsewhere"

@@ -143,16 +143,16 @@ def _tree(package: Any, item: Input, numbers: np.ndarray) -> np.ndarray:
     total = int(numbers.max()) + 1
     rows: list[tuple[int, int]] = []
     roots = []
-    streams = np.array(item.streams)
     for stream in dict.fromkeys(item.streams):
-        own = np.unique(numbers[(streams == stream) & (numbers >= 0)])
-        if len(own) == 0:
-            continue
         grid = grid_of(item, stream)
-        links = _halved(*grid) if grid else _neighbours(package, _names(item, numbers, own))
-        places = [*own.tolist(), *range(total + len(rows), total + len(rows) + len(links))]
-        rows += [(places[left], places[right]) for left, right in links]
-        roots.append(places[-1])
+        starts = [i for i in np.flatnonzero(np.array(item.streams) == stream).tolist() if _starts(numbers, i)]
+        nodes = [int(numbers[i]) for i in starts if not grid or numbers[i] >= 0]
+        for left, right in _halved(*grid) if grid else _neighbours(package, item, numbers, starts):
+            pair = nodes[left], nodes[right]
+            if min(pair) >= 0:
+                rows.append(pair)
+            nodes.append(total + len(rows) - 1 if min(pair) >= 0 else max(pair))  # what stays is no player: -1
+        roots += [node for node in nodes[-1:] if node >= 0]
     while len(roots) > 1:
         rows.append((roots.pop(0), roots.pop(0)))
         roots.insert(0, total + len(rows) - 1)
@@ -162,22 +162,24 @@ def _tree(package: Any, item: Input, numbers: np.ndarray) -> np.ndarray:
     return np.array([(*pair, size / total, size) for pair, size in zip(rows, sizes[total:], strict=True)], float)
 
 
-def _neighbours(package: Any, names: list[str]) -> list[tuple[int, int]]:
-    """The pairs that shap's rules for text join one after the other."""
-    text = importlib.import_module(f"{package.__name__}.maskers._text")
-    return [(int(left), int(right)) for left, right in text.partition_tree(names, [])[:, :2]] if len(names) > 1 else []
+def _starts(numbers: np.ndarray, i: int) -> bool:
+    """The feature is the first of a player, or special."""
+    return i == 0 or numbers[i] < 0 or numbers[i] != numbers[i - 1]
 
 
-def _names(item: Input, numbers: np.ndarray, own: np.ndarray) -> list[str]:
-    """The texts of the players; "##" marks one that goes on with a word, which shap's rules join first."""
+def _neighbours(package: Any, item: Input, numbers: np.ndarray, starts: list[int]) -> list[tuple[int, int]]:
+    """The pairs that shap's rules for text join one after the other; special tokens have a place in them, but no text.
+
+    "##" marks what goes on with a word, which the rules join first.
+    """
     names = []
-    for number in own:
-        first = int(np.flatnonzero(numbers == number)[0])
-        text = "".join(item.features[i] for i in np.flatnonzero(numbers == number)).strip()
-        word = item.words[first]
-        goes_on = first > 0 and word >= 0 and word == item.words[first - 1] and text[:1].isalpha()
+    for i in starts:
+        own = [i] if numbers[i] < 0 else np.flatnonzero(numbers == numbers[i])
+        text = "" if item.special[i] else "".join(item.features[k] for k in own).strip()
+        goes_on = i > 0 and item.words[i] >= 0 and item.words[i] == item.words[i - 1] and text[:1].isalpha()
         names.append(f"##{text}" if goes_on else text)
-    return names
+    rules = importlib.import_module(f"{package.__name__}.maskers._text")
+    return [(int(left), int(right)) for left, right in rules.partition_tree(names, [])[:, :2]]
 
 
 def _halved(rows: int, columns: int) -> list[tuple[int, int]]:

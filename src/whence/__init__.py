@@ -15,6 +15,7 @@ _PUBLIC = {
     "explain": "api",
     "compare": "api",
     "attention_maps": "api",
+    "score": "api",
     "list_methods": "api",
     "list_metrics": "api",
     "list_models": "api",
@@ -30,7 +31,7 @@ _PUBLIC = {
 }
 
 if TYPE_CHECKING:
-    from whence.api import attention_maps, compare, explain, list_methods, list_metrics, list_models
+    from whence.api import attention_maps, compare, explain, list_methods, list_metrics, list_models, score
     from whence.loading import load, wrap
     from whence.registry import Explained, method, metric
     from whence.subject import Subject
@@ -54,6 +55,7 @@ __all__ = [
     "load",
     "method",
     "metric",
+    "score",
     "wrap",
 ]
 

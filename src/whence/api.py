@@ -12,7 +12,7 @@ from whence.batching import cut, shown
 from whence.hooks import lent
 from whence.registry import Explained, Record
 from whence.subject import Subject
-from whence.types import AttentionMaps, Attribution, Comparison, Input, Target
+from whence.types import AttentionMaps, Attribution, Comparison, Input, Score, Target
 
 DEFAULT_METHOD = "gradient_x_input"
 
@@ -77,6 +77,30 @@ def attention_maps(subject: Subject, inputs: Any, *, truncate: bool = False) -> 
     with lent(subject.model):
         found = [_maps(subject, item) for item in items]
     return found[0] if single else found
+
+
+def score(
+    subject: Subject, attributions: Any, metric: str, *, truth: Any = None, seed: int = 0, **options: Any
+) -> Score:
+    """A metric of one attribution, or of each of a list: their mean, a bootstrap interval, and every value.
+
+    `truth` marks the features that decide, one array per attribution, for metrics that compare with it. Every row of
+    generated text counts as an example. Values that are not defined are left out of the mean.
+    """
+    from whence.metrics.running import Runner, bootstrap, cases
+
+    record, options = registry.resolve("metric", metric, options)
+    single = isinstance(attributions, Attribution)
+    found = [attributions] if single else list(attributions)
+    if not found or not all(isinstance(a, Attribution) for a in found):
+        raise TypeError("score takes an Attribution or a list of them, as explain returns")
+    truths = [truth] if single else [None] * len(found) if truth is None else list(truth)
+    if len(truths) != len(found):
+        raise ValueError(f"truth has one entry per attribution: {len(found)} were expected, {len(truths)} came")
+    rows = [case for a, known in zip(found, truths, strict=True) for case in cases(subject, a, known, seed)]
+    values = np.array(Runner(subject).score(record.function, rows, options))
+    mean, interval = bootstrap(values, seed)
+    return Score(record.spec(options), mean, record.better, values, interval)
 
 
 def list_methods() -> list[Record]:

@@ -180,7 +180,7 @@ def suggest(name: str, known: typing.Iterable[str]) -> str:
 
 
 def _load() -> None:
-    from whence import methods  # noqa: F401  (importing it registers every method)
+    from whence import methods, metrics  # noqa: F401  (importing them registers all)
 
 
 def _same(a: Any, b: Any) -> bool:

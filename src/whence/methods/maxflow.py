@@ -37,7 +37,7 @@ class Graph:
         self._capacities.append(np.round(capacities * self.scale).astype(np.int32))
 
     def row(self, start: np.ndarray) -> np.ndarray:
-        """The greatest flow from the deciding tokens, of which each gives its share, to each input token: (feature,)."""
+        """The greatest flow from the deciding tokens, which each give their share, to each input token: (feature,)."""
         source, begin = (self.depth + 1) * self.size, np.flatnonzero(start)
         self._add(np.full(len(begin), source), self.depth * self.size + begin, start[begin])
         return self._flows(self._built(), source)

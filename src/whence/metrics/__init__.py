@@ -1,1 +1,5 @@
-"""The metrics."""
+"""The metrics. Importing this package registers them all."""
+
+from whence.metrics import faithfulness, plausibility
+
+__all__ = ["faithfulness", "plausibility"]

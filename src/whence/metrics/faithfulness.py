@@ -1,8 +1,8 @@
 """Does the model agree? Features are hidden or shown in the order of their scores, and its answer is watched.
 
-Hidden is never gone: `mask` says what stands in its place, and changes the order of methods; so it is an option of every
-metric and part of what is reported. Features with equal scores come in a random order that the seed and the input
-decide: scores that are all equal are a random explanation, not one from left to right.
+Hidden is never gone: `mask` says what stands in its place, and changes the order of methods; so it is an option of
+every metric and part of what is reported. Features with equal scores come in a random order that the seed and the
+input decide: scores that are all equal are a random explanation, not one from left to right.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def soft_sufficiency(subject: Subject, case: Case, *, draws: int = 16, mask: Way
 
 @metric(better="higher", paper="arXiv:1909.03012")
 def monotonicity(subject: Subject, case: Case, *, mask: Way = "auto") -> Metric:
-    """Features are added from the lowest |score| to the highest: the share of steps at which the target does not fall."""
+    """Features are added from the lowest |score| to the highest: the share of steps that do not lower the target."""
     logits = yield Ask(_one_by_one(case, -np.abs(case.scores), None), mask)
     return float((np.diff(case.value(logits)) >= 0).mean())
 

@@ -2,7 +2,51 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
+
+from whence.metrics.running import Case
+from whence.registry import metric
+from whence.subject import Subject
+
+
+@metric(better="higher", family="plausibility", paper="arXiv:1911.03429")
+def plausibility(
+    subject: Subject, case: Case, *, measure: Literal["auprc", "recall", "f1", "iou_f1"] = "auprc", overlap: float = 0.5
+) -> float:
+    """How well the scores' sizes single out the features that are known or believed to decide (`truth=`).
+
+    "auprc": area under the precision-recall curve; "recall": the share of the k true features among the top k; "f1" and
+    "iou_f1": of the top k as a rationale, feature by feature, and by runs of features that overlap by that share.
+    Special tokens are left out.
+    """
+    if case.truth is None:
+        raise ValueError("plausibility compares with the features that decide; give them as truth=, one per score")
+    scores, truth = np.abs(case.scores[case.free]), case.truth[case.free]
+    if not truth.any():
+        return float("nan")
+    if measure == "auprc":
+        return average_precision(scores, truth)
+    if measure in ("recall", "f1"):  # with as many chosen as there are, precision, recall and F1 are one
+        return top_recall(scores, truth)
+    chosen = np.zeros_like(truth)
+    chosen[np.argsort(-scores, kind="stable")[: truth.sum()]] = True
+    return _overlapping(_runs(chosen), _runs(truth), overlap)
+
+
+def _runs(marks: np.ndarray) -> list[set[int]]:
+    """Neighbours that are marked, as sets of numbers."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], marks.astype(int), [0]])))
+    return [set(range(start, stop)) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _overlapping(found: list[set[int]], true: list[set[int]], share: float) -> float:
+    """F1 of runs, one being found where a run has at least this intersection over union with it."""
+    hits = sum(any(len(f & t) >= share * len(f | t) for f in found) for t in true)
+    right = sum(any(len(f & t) >= share * len(f | t) for t in true) for f in found)
+    precision, recall = right / len(found), hits / len(true)
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
 def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:

@@ -82,10 +82,10 @@ def test_with_biases_the_residual_is_their_relevance(name: str, options: dict[st
     assert a.residual == pytest.approx(rules.biases, rel=1e-9)
 
 
-def test_no_rules_are_gradient_x_input_where_activations_have_none() -> None:
-    # T5's only activation is ReLU, whose value is its slope times its input, and it has no gates
-    inputs = fresh("t5").inputs[:2]
-    subject = without_biases("t5", SINGLE)
+@pytest.mark.parametrize("name", ["t5", "bert", "llama"])
+def test_no_rules_are_gradient_x_input(name: str) -> None:
+    inputs = fresh(name).inputs[:2]
+    subject = without_biases(name, SINGLE)
     found = [whence.explain(subject, inputs, spec) for spec in ("gradient_x_input", "lrp(rules='none')")]
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a.scores, b.scores, atol=1e-5 * np.abs(a.scores).max())

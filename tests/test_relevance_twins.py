@@ -131,7 +131,6 @@ LINEAR: list[dict[str, float]] = [{}, {"epsilon": 0.05}, {"gamma": 0.25}, {"epsi
 RULES: dict[str, dict[str, Any]] = {
     "ah": {"norms": False},
     "ln": {"weights": "free"},
-    "none": {"weights": "free", "norms": False},
 }
 CASES = [("lrp", options, options) for options in LINEAR]
 CASES += [("lrp", {"rules": rules}, options) for rules, options in RULES.items()]

@@ -15,7 +15,9 @@ _PUBLIC = {
     "explain": "api",
     "compare": "api",
     "attention_maps": "api",
+    "conservation": "api",
     "score": "api",
+    "evaluate": "scoreboard",
     "list_methods": "api",
     "list_metrics": "api",
     "list_models": "api",
@@ -25,29 +27,36 @@ _PUBLIC = {
     "AttentionMaps": "types",
     "Attribution": "types",
     "Comparison": "types",
+    "Conservation": "types",
     "Input": "types",
     "Score": "types",
+    "Scoreboard": "types",
     "Target": "types",
 }
 
 if TYPE_CHECKING:
-    from whence.api import attention_maps, compare, explain, list_methods, list_metrics, list_models, score
+    from whence.api import attention_maps, compare, conservation, explain, list_methods, list_metrics, list_models, score
     from whence.loading import load, wrap
     from whence.registry import Explained, method, metric
+    from whence.scoreboard import evaluate
     from whence.subject import Subject
-    from whence.types import AttentionMaps, Attribution, Comparison, Input, Score, Target
+    from whence.types import AttentionMaps, Attribution, Comparison, Conservation, Input, Score, Scoreboard, Target
 
 __all__ = [
     "AttentionMaps",
     "Attribution",
     "Comparison",
+    "Conservation",
     "Explained",
     "Input",
     "Score",
+    "Scoreboard",
     "Subject",
     "Target",
     "attention_maps",
     "compare",
+    "conservation",
+    "evaluate",
     "explain",
     "list_methods",
     "list_metrics",

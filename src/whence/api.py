@@ -10,6 +10,7 @@ import numpy as np
 from whence import registry, zoo
 from whence.batching import cut, shown
 from whence.hooks import lent
+from whence.ledger import balance
 from whence.registry import Explained, Record
 from whence.subject import Subject
 from whence.types import AttentionMaps, Attribution, Comparison, Input, Score, Target
@@ -87,7 +88,8 @@ def score(
     `truth` marks the features that decide, one array per attribution, for metrics that compare with it. Every row of
     generated text counts as an example. Values that are not defined are left out of the mean.
     """
-    from whence.metrics.running import Runner, bootstrap, cases
+    from whence.intervals import bootstrap
+    from whence.metrics.running import Runner, cases
 
     record, options = registry.resolve("metric", metric, options)
     single = isinstance(attributions, Attribution)
@@ -101,6 +103,24 @@ def score(
     values = np.array(Runner(subject).score(record.function, rows, options))
     mean, interval = bootstrap(values, seed)
     return Score(record.spec(options), mean, record.better, values, interval)
+
+
+def conservation(
+    subject: Subject, inputs: Any, method: str = "lrp", target: Any = None, *, token: int = 0, truncate: bool = False
+) -> Any:
+    """Where relevance leaks: what every module is given and hands on, for one input (Conservation) or a list of them.
+
+    `method` hands relevance down in one backward pass: lrp, attnlrp, gradient_x_input, each with options; the last is
+    always there to compare. Of generated text, one `token` is looked at, by its number.
+    """
+    _check_call(subject, 0, None)
+    spec = registry.resolve("method", method)
+    single = not isinstance(inputs, list)
+    raws = [inputs] if single else inputs
+    items = _encoded(subject, raws, truncate, single)
+    pairs = zip(items, _targets(target, raws, single), strict=True)
+    found = [_conservation(subject, item, spec, aimed, token) for item, aimed in pairs]
+    return found[0] if single else found
 
 
 def list_methods() -> list[Record]:
@@ -212,6 +232,34 @@ def _maps(subject: Subject, item: Input) -> AttentionMaps:
         if len(set(heads)) > 1:
             raise ValueError(f"maps need as many heads in every layer, and {query}:{key} of {subject.name} has {heads}")
     return AttentionMaps({pair: np.stack(layers) for pair, layers in found.items()}, item, subject.name)
+
+
+def _conservation(
+    subject: Subject, item: Input, spec: tuple[Record, dict[str, Any]], target: Any, token: int
+) -> Conservation:
+    """The books of one input, for one target."""
+    rows, notes = subject.rows(item), item.notes
+    if rows:
+        if not -len(rows) <= token < len(rows):
+            raise ValueError(f"token={token} names no generated token: there are {len(rows)}, numbered from 0")
+        item, produced = rows[token]
+        target = _row_target(subject, target, produced)
+        notes += (f"one generated token of {len(rows)} is looked at: {subject.name_of(produced)!r}",)
+    batch, aim = subject.batch([item]), subject.aim([target])
+    record, options = spec
+    found = tuple(balance(subject, batch, aim, record, options))
+    usual, none = registry.resolve("method", DEFAULT_METHOD)
+    plain = found if (record, options) == (usual, none) else tuple(balance(subject, batch, aim, usual, none))
+    return Conservation(
+        rows=found,
+        plain=plain,
+        input=item,
+        method=record.spec(options),
+        target=aim.targets[0],
+        output=float(subject.values(batch, aim)[0]),
+        model=subject.name,
+        notes=notes,
+    )
 
 
 def _row_target(subject: Subject, target: Any, token: int) -> Any:

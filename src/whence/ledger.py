@@ -7,6 +7,7 @@ run, modules are watched by hooks, and the graph that autograd walks back tells 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -101,6 +102,7 @@ class _Call:
     kind: str
     around: list[_Call]
     block: str
+    holds: bool = False  # a module inside has outputs that are followed
     inputs: list[_Entry] = field(default_factory=list)
     sources: list[_Entry] = field(default_factory=list)  # where a stream enters the model, as its word embeddings
     outputs: list[_Entry] = field(default_factory=list)
@@ -125,8 +127,8 @@ class Ledger(TorchFunctionMode):
         self._calls: list[_Call] = []
         self._ended: list[_Call] = []
         self._running: list[_Call] = []
+        self._counts: Counter[str] = Counter()  # calls of each module so far
         self._handles: list[Any] = []
-        self._known: set[int] = set()  # sources, by id: a module may hand on what another one made
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
@@ -150,7 +152,7 @@ class Ledger(TorchFunctionMode):
     def _begin(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
         """A pass begins. Hooks are put on only now, behind those of the pass itself: rules have then had their say."""
         self._unhook()
-        self._calls, self._ended, self._running, self._known = [], [], [], set()
+        self._calls, self._ended, self._running, self._counts = [], [], [], Counter()
         for name, module in model.named_modules():
             if module is not model:
                 self._handles.append(module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True))
@@ -158,7 +160,8 @@ class Ledger(TorchFunctionMode):
         return self._enter("", model, args, kwargs)
 
     def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        number = sum(call.name == name for call in self._calls)
+        number = self._counts[name]
+        self._counts[name] += 1
         around = self._running[-1].block if self._running else ""
         block = self._blocks.get((name, number), around)
         call = _Call(name, number, type(module).__name__, list(self._running), block)
@@ -170,10 +173,10 @@ class Ledger(TorchFunctionMode):
         call = self._running.pop()
         self._ended.append(call)
         tracked = {id(t): t for t in pytree.tree_leaves(output) if _tracked(t)}
-        for tensor in tracked.values():
-            if tensor.is_leaf and id(tensor) not in self._known:
-                self._known.add(id(tensor))
-                call.sources.append(_Entry.of(tensor))
+        if not call.inputs and not call.holds:  # out of nothing: the pass begins to follow a stream here
+            call.sources = [_Entry.of(tensor) for tensor in tracked.values()]
+        for outer in call.around:
+            outer.holds |= bool(tracked)
         if len(tracked) > 1:  # one of several may be made of another, inside: only what is used outside counts
             output = _aliased(output, call.outputs)
         else:  # as it is: rules know some tensors by identity
@@ -218,48 +221,9 @@ class Ledger(TorchFunctionMode):
         entries = [entry for call in self._calls for entry in call.entries()]
         edges = [entry.edge for entry in entries]
         gradients = torch.autograd.grad(value.sum(), edges, allow_unused=True, retain_graph=True)
-        relevance = {id(e): e.relevance(g) for e, g in zip(entries, gradients, strict=True)}
-
-        def total(entries: Iterable[_Entry]) -> float:
-            return float(sum(relevance[id(entry)].sum() for entry in entries))
-
-        reached = {node for e, g in zip(edges, gradients, strict=True) if g is not None for node in [e.node]}
-        operations = self._operations(reached)
-        inside: dict[int, list[_Call]] = {id(call): [] for call in self._calls}
-        for call in self._calls:
-            for outer in (*call.around, call):
-                inside[id(outer)].append(call)
-        leaks: dict[int, float] = {}
-        books: dict[int, tuple[float, float, float]] = {}
-        for call in self._calls:
-            own = inside[id(call)]
-            out = total(call.outputs)
-            into = total(call.inputs) + total(source for c in own for source in c.sources)
-            bias = total(constant for c in own for constant in c.constants)
-            books[id(call)] = out, into, bias
-            leaks[id(call)] = out - into - bias
-        self.rows = []
-        for call in self._calls:
-            children = [c for c in inside[id(call)] if c.around and c.around[-1] is call]
-            out, into, bias = books[id(call)]
-            sizes = [sum(float(relevance[id(e)].abs().sum()) for e in es) for es in (call.outputs, call.inputs)]
-            if call.outputs:
-                self.rows.append(
-                    ModuleRelevance(
-                        name=call.name,
-                        kind=call.kind,
-                        call=call.number,
-                        depth=len(call.around),
-                        block=call.block,
-                        relevance_out=out,
-                        relevance_in=into,
-                        bias=bias,
-                        leak=leaks[id(call)],
-                        own_leak=leaks[id(call)] - sum(leaks[id(child)] for child in children if child.outputs),
-                        absolute=max(sizes),
-                        uncovered=operations[id(call)],
-                    )
-                )
+        pairs = list(zip(entries, gradients, strict=True))
+        operations = self._operations({entry.edge.node for entry, gradient in pairs if gradient is not None})
+        self.rows = _rows(self._calls, {id(e): e.relevance(g) for e, g in pairs}, operations)
 
     def _operations(self, reached: set[Node]) -> dict[int, tuple[str, ...]]:
         """By call, the operations in it and in no module inside it that do not conserve, read off the graph."""
@@ -281,6 +245,47 @@ class Ledger(TorchFunctionMode):
             owned |= ends
             found[id(call)] = tuple(sorted(set(names)))
         return found
+
+
+def _rows(
+    calls: list[_Call], relevance: dict[int, Tensor], operations: dict[int, tuple[str, ...]]
+) -> list[ModuleRelevance]:
+    """The calls that have outputs to be given relevance, with their sums."""
+
+    def total(entries: Iterable[_Entry]) -> float:
+        return float(sum(relevance[id(entry)].sum() for entry in entries))
+
+    def size(entries: Iterable[_Entry]) -> float:
+        return float(sum(relevance[id(entry)].abs().sum() for entry in entries))
+
+    rows: dict[int, ModuleRelevance] = {}
+    sources, constants, inner = (defaultdict[int, float](float) for _ in range(3))  # sums over what is inside a call
+    for call in reversed(calls):  # what is inside comes first
+        sources[id(call)] += total(call.sources)
+        constants[id(call)] += total(call.constants)
+        out, into = total(call.outputs), total(call.inputs) + sources[id(call)]
+        leak = out - into - constants[id(call)]
+        if call.outputs:
+            rows[id(call)] = ModuleRelevance(
+                name=call.name,
+                kind=call.kind,
+                call=call.number,
+                depth=len(call.around),
+                block=call.block,
+                relevance_out=out,
+                relevance_in=into,
+                bias=constants[id(call)],
+                leak=leak,
+                own_leak=leak - inner[id(call)],
+                absolute=max(size(call.outputs), size(call.inputs)),
+                uncovered=operations[id(call)],
+            )
+        if call.around:
+            outer = id(call.around[-1])
+            sources[outer] += sources[id(call)]
+            constants[outer] += constants[id(call)]
+            inner[outer] += leak if call.outputs else 0.0
+    return [rows[id(call)] for call in calls if id(call) in rows]
 
 
 def _aliased(holder: Any, entries: list[_Entry]) -> Any:
@@ -310,19 +315,24 @@ def _tracked(value: Any) -> bool:
 
 # y * dy is x * dx for these: y(a x) = a y(x), in all inputs together
 _HOMOGENEOUS = set(
-    """
-    Abs AccumulateGrad Add Alias Amax Amin AsStrided AvgPool2D Cat Clone Convolution CopySlices Cumsum Diagonal Dropout
-    Embedding Expand Flip Gather GatherScatter Index IndexAdd IndexPut IndexSelect LeakyRelu LinalgVectorNorm MaskedFill
-    MaskedScatter Max MaxPool2DWithIndices Maximum Mean Min Minimum NativeDropout Neg Permute Prelu Relu Repeat
-    ReshapeAlias Roll Rsub Scatter ScatterAdd Select Slice Split SplitWithSizes Squeeze Stack Sub Sum SymeigBackward T
-    Threshold ToCopy Transpose Unbind Unfold UnsafeSplit UnsafeView Unsqueeze UpsampleBicubic2D UpsampleBilinear2D
-    View Where _Through _SafeSoftmaxMask
-    """.split()
+    ["Abs", "AccumulateGrad", "Add", "Alias", "Amax", "Amin", "AsStrided", "AvgPool2D", "Cat", "Clone", "ConstantPadNd", "CopySlices", "Cumsum", "Diagonal", "Dropout", "Embedding", "Expand", "Flip", "Gather", "Index", "IndexAdd", "IndexPut", "IndexSelect", "LeakyRelu", "LinalgVectorNorm", "MaskedFill", "MaskedScatter", "Max", "MaxPool2DWithIndices", "Maximum", "Mean", "Min", "Minimum", "NativeDropout", "Neg", "Permute", "Prelu", "Relu", "Repeat", "ReshapeAlias", "Roll", "Rsub", "Scatter", "ScatterAdd", "Select", "Slice", "Split", "SplitWithSizes", "Squeeze", "Stack", "Sub", "Sum", "T", "Threshold", "ToCopy", "Topk", "Transpose", "Unbind", "Unfold", "UnsafeSplit", "UnsafeView", "Unsqueeze", "UpsampleBicubic2D", "UpsampleBilinear2D", "View", "Where", "_Through"]
 )
-_VIEWS = {"Clone", "Expand", "Permute", "ReshapeAlias", "Squeeze", "T", "ToCopy", "Transpose", "UnsafeView", "Unsqueeze"}
+_VIEWS = {
+    "Clone",
+    "Expand",
+    "Permute",
+    "ReshapeAlias",
+    "Squeeze",
+    "T",
+    "ToCopy",
+    "Transpose",
+    "UnsafeView",
+    "Unsqueeze",
+}
 _VIEWS |= {"View"}
 # products, and which of their inputs are factors
 _FACTORS = {"Mul": (0, 1), "Mm": (0, 1), "Bmm": (0, 1), "Addmm": (1, 2), "Baddbmm": (1, 2), "Mv": (0, 1), "Dot": (0, 1)}
+_FACTORS |= {"GroupedMm": (0, 1), "Convolution": (0, 1)}
 _SPELLED = {"NativeLayerNorm": "layer_norm", "Bmm": "matmul", "Mm": "matmul", "Addmm": "matmul", "Baddbmm": "matmul"}
 
 

@@ -483,6 +483,82 @@ class Score(_Record):
         return f"{self.metric} = {self.value:.4g}{interval} ({self.better} is better{examples})"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Scoreboard(_Result):
+    """Methods by metrics over a data set."""
+
+    methods: tuple[str, ...]  # specs
+    metrics: tuple[str, ...]
+    better: tuple[str, ...]  # of each metric: "higher" or "lower"
+    values: np.ndarray  # (method, metric, example); NaN where a metric is not defined
+    seconds: np.ndarray  # (method, example): what an explanation took
+    model: str = ""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("values", _read_only(np.array(self.values, float)))
+        self._set("seconds", _read_only(np.array(self.seconds, float)))
+
+    def __repr__(self) -> str:
+        return f"Scoreboard({self.model}: {' x '.join(map(str, self.values.shape))} methods x metrics x examples)"
+
+    def score(self, method: str, metric: str) -> Score:
+        """The mean of one metric of one method, with its interval and all values."""
+        from whence.intervals import bootstrap
+
+        m = self.metrics.index(metric)
+        own = self.values[self.methods.index(method), m]
+        mean, interval = bootstrap(own, self.seed)
+        return Score(metric, mean, self.better[m], own, interval)
+
+    def best(self, metric: str) -> str:
+        """The method with the best mean."""
+        m = self.metrics.index(metric)
+        means = np.array([self.score(method, metric).value for method in self.methods])
+        return self.methods[int(np.nanargmax(means if self.better[m] == "higher" else -means))]
+
+    def p_value(self, method: str, metric: str) -> float:
+        """How likely a difference to the best method at least as large is by chance: a paired sign-flip test."""
+        from whence.intervals import sign_flips
+
+        m = self.metrics.index(metric)
+        best, own = (self.values[self.methods.index(name), m] for name in (self.best(metric), method))
+        return sign_flips(best - own, self.seed)
+
+    def __str__(self) -> str:
+        from whence import plots
+        from whence.plots import board
+
+        return plots.uncoloured(board.table(self), plots.WIDTH)
+
+    def __rich__(self) -> Any:
+        from whence.plots import board
+
+        return board.table(self)
+
+    def to_html(self) -> str:
+        """A self-contained page: the table, and a bar with its interval for every mean."""
+        from whence import plots
+        from whence.plots import board
+
+        return plots.page(board.html(self))
+
+    def to_csv(self) -> str:
+        """One line per method and metric: mean, interval, p against the best, examples, seconds per example."""
+        lines = ["method,metric,better,mean,low,high,p,examples,seconds"]
+        for method in self.methods:
+            for metric in self.metrics:
+                s = self.score(method, metric)
+                low, high = s.interval or (float("nan"), float("nan"))
+                count = int((~np.isnan(self.values[self.methods.index(method), self.metrics.index(metric)])).sum())
+                seconds = self.seconds[self.methods.index(method)].mean()
+                numbers = [s.value, low, high, self.p_value(method, metric)]
+                words = [f'"{method}"', f'"{metric}"', s.better]
+                lines.append(",".join([*words, *(f"{n:.6g}" for n in numbers), str(count), f"{seconds:.4g}"]))
+        return "\n".join(lines) + "\n"
+
+
 def _floats(name: str, value: Any) -> np.ndarray:
     array = np.array(value)
     if array.dtype.kind not in "biuf":

@@ -33,10 +33,13 @@ def lrp(
     """LRP for transformers: attention weights (AH) and norms' deviations (LN) are constants, then x_i df/dx_i.
 
     Activations go as act(x)/x, and gates of gated layers are constants. Without biases the scores sum to the target;
-    with them, what biases contribute is the residual. `rules` takes both, one or none of AH and LN; `epsilon` and
-    `gamma` are those of LRP on linear layers, R_i = sum_j x_i w_ij / (z_j + epsilon) R_j with w + gamma w^+ for w.
-    LRP is reported to be patented in places (see NOTICE).
+    with them, what biases contribute is the residual. `rules` takes both or one of AH and LN; "none" is plain gradient
+    x input. `epsilon` and `gamma` are those of LRP on linear layers, R_i = sum_j x_i w_ij / (z_j + epsilon) R_j with
+    w + gamma w^+ for w; gamma wants an epsilon beside it, since its sums may come near 0. LRP is reported to be
+    patented in places (see NOTICE).
     """
+    if rules == "none":
+        return _relevance(subject, batch, target, at, None)
     heads = "hold" if rules in ("both", "ah") else None
     kept = Conserving(subject.model, heads=heads, norms=rules in ("both", "ln"), epsilon=epsilon, gamma=gamma)
     return _relevance(subject, batch, target, at, kept)
@@ -74,6 +77,8 @@ def transformer_attribution(
     """
     trace = subject.trace(batch, target, ("attention_gradient", "deciding"))
     blocks = steps(subject, trace, start_layer)
+    if any(site.tokens_first for site in subject.sites(batch, "embeddings").values()):
+        raise ValueError(f"{subject.name} keeps tokens before examples; transformer_attribution cannot: use gae or lrp")
     rules = Positive(subject.model)
     ruled = subject.trace(batch, target, ("attention_gradient",), rules=rules)
     if rules.unknown:
@@ -97,7 +102,7 @@ def transformer_attribution(
     return finished(rest, batch, trace, "row")
 
 
-def _relevance(subject: Subject, batch: Batch, target: Aim, at: At, rules: Conserving) -> Explained:
+def _relevance(subject: Subject, batch: Batch, target: Aim, at: At, rules: Conserving | None) -> Explained:
     """x df/dx under the rules."""
     trace = subject.trace(batch, target, (f"gradient:{at}",), rules=rules)
     products = {s: wide(trace.states[at][s]) * wide(g) for s, g in trace.gradients[at].items()}

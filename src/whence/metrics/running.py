@@ -188,15 +188,3 @@ def _started(function: Any, subject: Subject, case: Case, options: dict[str, Any
         yield  # a generator that asks for nothing
 
     return constant()
-
-
-def bootstrap(values: np.ndarray, seed: int = 0, draws: int = 1000) -> tuple[float, tuple[float, float] | None]:
-    """The mean of what is defined, and the 95 % interval of means of resampled examples; None for a single one."""
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return float("nan"), None
-    if len(known) == 1:
-        return float(known[0]), None
-    chosen = np.random.default_rng([seed, 4]).integers(len(known), size=(draws, len(known)))
-    low, high = np.quantile(known[chosen].mean(1), [0.025, 0.975])
-    return float(known.mean()), (float(low), float(high))

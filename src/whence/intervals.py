@@ -1,0 +1,27 @@
+"""How sure a mean is, and whether two differ: no torch here, so that results can be read without it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def bootstrap(values: np.ndarray, seed: int = 0, draws: int = 1000) -> tuple[float, tuple[float, float] | None]:
+    """The mean of what is defined, and the 95 % interval of means of resampled examples; None for a single one."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return float("nan"), None
+    if len(known) == 1:
+        return float(known[0]), None
+    chosen = np.random.default_rng([seed, 4]).integers(len(known), size=(draws, len(known)))
+    low, high = np.quantile(known[chosen].mean(1), [0.025, 0.975])
+    return float(known.mean()), (float(low), float(high))
+
+
+def sign_flips(differences: np.ndarray, seed: int = 0, draws: int = 2000) -> float:
+    """Two-sided p of a mean difference of pairs, were their signs a matter of chance."""
+    known = differences[~np.isnan(differences)]
+    if not known.any():
+        return 1.0
+    signs = np.random.default_rng([seed, 5]).choice([-1.0, 1.0], size=(draws, len(known)))
+    extreme = np.abs((signs * known).mean(1)) >= abs(known.mean()) - 1e-12
+    return float((1 + extreme.sum()) / (1 + draws))

@@ -1,0 +1,193 @@
+"""Methods by metrics over a data set: read the data, explain, score with shared answers, keep what is done."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whence import api, registry
+from whence.metrics.running import Runner, cases
+from whence.subject import Subject
+from whence.types import Scoreboard
+
+CHUNK = 16  # examples between two writes of what is done
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+_PARTS = ("text", "pair", "prompt", "continuation", "source", "output", "image")
+
+
+def read(data: Any, limit: int | None = None) -> tuple[list[Any], list[Any], list[Any]]:
+    """Inputs, labels and truths (None where not given) of a list, a CSV, TSV, JSONL or Parquet file, or a folder.
+
+    A file has a column per part of an input (text, pair, prompt, continuation, source, output, image; `sentence` and
+    `review` are taken for text), and may have `label` and `truth`. A folder holds pictures, or folders of them named by
+    their labels.
+    """
+    rows = list(_rows(data))[:limit]
+    if not rows:
+        raise ValueError("there is nothing to evaluate: the data is empty")
+    inputs, labels, truths = zip(*rows, strict=True)
+    return list(inputs), list(labels), list(truths)
+
+
+def _rows(data: Any) -> Iterator[tuple[Any, Any, Any]]:
+    if not isinstance(data, (str, Path)):
+        for item in data:
+            yield (item.input, item.label, item.truth) if hasattr(item, "truth") else (item, None, None)
+        return
+    place = Path(data)
+    if place.is_dir():
+        files = sorted(f for f in place.rglob("*") if f.suffix.lower() in PICTURES)
+        yield from ((str(f), f.parent.name if f.parent != place else None, None) for f in files)
+        return
+    if not place.is_file():
+        raise FileNotFoundError(f"there is no file or folder {str(place)!r} to evaluate on")
+    for row in _records(place):
+        names = {"sentence": "text", "review": "text"}
+        given = {names.get(key, key): value for key, value in row.items() if value is not None}
+        parts = {key: given[key] for key in _PARTS if key in given}
+        if not parts:
+            raise ValueError(f"{place.name} has the columns {', '.join(row)}; one of {', '.join(_PARTS)} is needed")
+        single = next(iter(parts.values())) if set(parts) in ({"text"}, {"image"}, {"prompt"}, {"source"}) else parts
+        yield single, given.get("label"), given.get("truth")
+
+
+def _records(file: Path) -> Iterator[dict[str, Any]]:
+    kind = file.suffix.lower()
+    if kind in (".csv", ".tsv"):
+        with file.open(encoding="utf-8", newline="") as lines:
+            tabbed = kind == ".tsv"
+            yield from csv.DictReader(
+                lines, delimiter="\t" if tabbed else ",", quoting=csv.QUOTE_NONE if tabbed else csv.QUOTE_MINIMAL
+            )
+    elif kind in (".jsonl", ".ndjson"):
+        with file.open(encoding="utf-8") as lines:
+            yield from (json.loads(line) for line in lines if line.strip())
+    elif kind == ".parquet":
+        try:
+            import pyarrow.parquet
+        except ImportError as error:
+            raise ImportError("Parquet files need pyarrow; install whence[data]") from error
+        yield from pyarrow.parquet.read_table(file).to_pylist()
+    else:
+        raise ValueError(f"{file.name} is none of CSV, TSV, JSONL and Parquet")
+
+
+def evaluate(
+    subject: Subject,
+    data: Any,
+    methods: Sequence[str],
+    metrics: Sequence[str],
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    truncate: bool = False,
+    resume: str | Path | None = None,
+    progress: bool = False,
+) -> Scoreboard:
+    """Every method by every metric on a data set; labels that are given are the targets, else what is predicted.
+
+    `resume` names a file to which the values of every few examples are added as they are made; a run that was stopped
+    goes on from it.
+    """
+    inputs, given, truths = read(data, limit)
+    labels = [_label(subject, label) for label in given]
+    specs = [registry.resolve("method", m) for m in methods]
+    measures = [registry.resolve("metric", m) for m in metrics]
+    names = [record.spec(options) for record, options in specs]
+    heading: dict[str, Any] = {
+        "model": subject.name,
+        "methods": names,
+        "metrics": [record.spec(options) for record, options in measures],
+        "examples": len(inputs),
+        "seed": seed,
+    }
+    done = _resumed(resume, heading)
+    start = sum(len(chunk["seconds"][0]) for chunk in done)
+    runner = Runner(subject)
+    for begin in _shown(range(start, len(inputs), CHUNK), progress):
+        chosen = slice(begin, begin + CHUNK)
+        chunk = _chunk(subject, runner, inputs[chosen], labels[chosen], truths[chosen], names, measures, seed, truncate)
+        done.append(chunk)
+        if resume is not None:
+            with Path(resume).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(chunk) + "\n")
+    values = np.concatenate([np.array(chunk["values"], float) for chunk in done], -1)  # (method, metric, example)
+    seconds = np.concatenate([np.array(chunk["seconds"]) for chunk in done], -1)  # (method, example)
+    better = tuple(record.better for record, _ in measures)
+    return Scoreboard(tuple(names), tuple(heading["metrics"]), better, values, seconds, subject.name, seed)
+
+
+def _label(subject: Subject, label: Any) -> Any:
+    """A label as a target: by name where the model has it, else by number."""
+    known = subject.labels or ()
+    return int(label) if isinstance(label, str) and label not in known and label.isdigit() else label
+
+
+def _shown(chunks: range, progress: bool) -> Iterable[int]:
+    if not progress:
+        return chunks
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(chunks, description="evaluating", console=Console(stderr=True))
+
+
+def _chunk(
+    subject: Subject,
+    runner: Runner,
+    inputs: list[Any],
+    labels: list[Any],
+    truths: list[Any],
+    methods: list[str],
+    measures: list[tuple[registry.Record, dict[str, Any]]],
+    seed: int,
+    truncate: bool,
+) -> dict[str, Any]:
+    """Values (method, metric, example) and seconds (method, example) of a few examples."""
+    values, seconds = [], []
+    for method in methods:
+        started = time.perf_counter()
+        found = api.explain(subject, inputs, method, labels, seed=seed, truncate=truncate)
+        seconds.append([(time.perf_counter() - started) / len(inputs)] * len(inputs))
+        rows = [cases(subject, a, truth, seed) for a, truth in zip(found, truths, strict=True)]
+        flat, owner = [c for row in rows for c in row], [n for n, row in enumerate(rows) for _ in row]
+        values.append([_means(runner.score(r.function, flat, o), owner, len(inputs)) for r, o in measures])
+    return {"values": values, "seconds": seconds}
+
+
+def _means(values: list[float], owner: list[int], count: int) -> list[float | None]:
+    """The mean over the rows of each example."""
+    by_example: list[list[float]] = [[] for _ in range(count)]
+    for value, number in zip(values, owner, strict=True):
+        if not np.isnan(value):
+            by_example[number].append(value)
+    return [float(np.mean(own)) if own else None for own in by_example]
+
+
+def _resumed(file: str | Path | None, heading: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a file holds of this very run; a new file is begun with its heading."""
+    if file is None:
+        return []
+    place = Path(file)
+    if not place.exists():
+        place.write_text(json.dumps(heading) + "\n", encoding="utf-8")
+        return []
+    first, *rest = place.read_text(encoding="utf-8").splitlines()
+    if json.loads(first) != heading:
+        raise ValueError(
+            f"{place.name} holds an evaluation of another kind; give its settings again, or name a new file"
+        )
+    done = []
+    for line in rest:
+        try:
+            done.append(json.loads(line))
+        except ValueError:  # the line that was being written when the run was stopped
+            break
+    place.write_text("\n".join([first, *map(json.dumps, done)]) + "\n", encoding="utf-8")
+    return done

@@ -1,4 +1,4 @@
-"""The command line: `whence explain | compare | attention | methods | models`."""
+"""The command line: `whence explain | compare | attention | conservation | methods | models`."""
 
 from __future__ import annotations
 
@@ -54,6 +54,12 @@ whence attention digit.png --query "[CLS]" --save map.html
 whence attention "two houses" -m ./my-translator --streams target:target
 
 Layers, heads and queries are numbered from 0."""
+CONSERVATION_EXAMPLES = """[bold]Examples[/bold]
+whence conservation "a masterful film" --save leaks.png
+whence conservation "a masterful film" -m ./my-model --method "lrp(rules='ah')"
+whence conservation "Paris is" -m gpt2 --method attnlrp --target " a"
+
+gradient_x_input is always shown beside the method."""
 FORMATS = (".png", ".svg", ".html", ".json")
 
 
@@ -127,6 +133,7 @@ Device = Annotated[str | None, typer.Option("--device", help="Where the model ru
 QUERY = 'A token by number or name; over a picture by default "[CLS]" or its like. "all": the whole matrix.'
 STREAMS = "As target:source. Default: cross-attention of an encoder-decoder, else self-attention."
 SAVE_MAP = "Write a .png, .svg, .html or .json file; may be repeated; numbered when there are several inputs."
+RULES = "lrp, attnlrp or gradient_x_input, or name(option=value)."
 Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error happened.")]
 
@@ -185,11 +192,7 @@ def attention(
     device: Device = None,
 ) -> None:
     """Show what looks at what: the attention weights of a layer and head."""
-    files = save or []
-    _check_folders(*files)
-    for path in files:
-        if path.suffix.lower() not in FORMATS:
-            raise Misuse(f"--save writes {', '.join(FORMATS)} files, and {str(path)!r} is none of them")
+    files = _writable(save)
     raws = _inputs(input, pair)
     row = int(query) if query and query.lstrip("-").isdecimal() else query
     choice = {"layer": layer, "head": head, "query": row, "streams": streams}
@@ -201,6 +204,30 @@ def attention(
         _show(view)
         for path in files:
             _write(maps, view, _numbered(path, number, len(results)))
+
+
+@app.command(epilog=CONSERVATION_EXAMPLES, cls=Command)
+def conservation(
+    input: InputText,
+    pair: Pair = None,
+    model: Model = None,
+    method: Annotated[str, typer.Option("--method", metavar="SPEC", help=RULES)] = "lrp",
+    target: Target = None,
+    token: Annotated[int, typer.Option("--token", help="Which generated token, by its number.")] = 0,
+    save: Annotated[list[Path] | None, typer.Option("--save", help=SAVE_MAP)] = None,
+    truncate: Truncate = False,
+    device: Device = None,
+) -> None:
+    """Show where relevance leaks: what every module is given of it, and what it hands on."""
+    files = _writable(save)
+    raws = _inputs(input, pair)
+    subject = _load(model, raws, device)
+    found = whence.conservation(subject, raws, method, _aim(subject, target), token=token, truncate=truncate)
+    results = found if isinstance(found, list) else [found]
+    for number, result in enumerate(results, 1):
+        _show(result)
+        for path in files:
+            _write(result, result, _numbered(path, number, len(results)))
 
 
 @app.command(cls=Command)
@@ -235,6 +262,16 @@ def models() -> None:
     ]
     _print_table("model", "accuracy", "size", "what it is", rows=rows)
     typer.echo("\nUse one with --model NAME, or --model with your own folder or a hub id.")
+
+
+def _writable(save: list[Path] | None) -> list[Path]:
+    """The files to write, once it is known that they can be."""
+    files = save or []
+    _check_folders(*files)
+    for path in files:
+        if path.suffix.lower() not in FORMATS:
+            raise Misuse(f"--save writes {', '.join(FORMATS)} files, and {str(path)!r} is none of them")
+    return files
 
 
 def _check_folders(*paths: Path | None) -> None:
@@ -407,11 +444,11 @@ def _numbered(path: Path, number: int, count: int) -> Path:
     return path.with_stem(f"{path.stem}-{number}") if count > 1 else path
 
 
-def _write(maps: whence.AttentionMaps, view: Any, path: Path) -> None:
-    """All maps as JSON, or what is shown as a page or a figure, by the file's ending."""
+def _write(whole: whence.AttentionMaps | whence.Conservation, view: Any, path: Path) -> None:
+    """The whole result as JSON, or what is shown as a page or a figure, by the file's ending."""
     kind = path.suffix.lower()
     if kind == ".json":
-        maps.save(path)
+        whole.save(path)
     elif kind == ".html":
         path.write_text(view.to_html(), encoding="utf-8")
     else:
@@ -474,3 +511,6 @@ def _link(paper: str) -> str:
     kind, _, number = paper.partition(":")
     sites = {"arXiv": "https://arxiv.org/abs/", "doi": "https://doi.org/"}
     return f"[{paper}]({sites[kind]}{number})" if kind in sites else _escaped(paper) or "none"
+
+
+from whence import cli_metrics as cli_metrics  # noqa: E402  (registers its commands on the app above)

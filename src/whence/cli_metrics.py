@@ -1,0 +1,110 @@
+"""The commands that measure: `whence metrics`, `whence score`, `whence evaluate`."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import whence
+from whence import registry
+from whence.cli import (
+    Command,
+    Device,
+    Html,
+    Misuse,
+    Model,
+    Save,
+    Seed,
+    Truncate,
+    _check_folders,
+    _flag,
+    _load,
+    _print_table,
+    _show,
+    _specs,
+    app,
+)
+
+SCORE_EXAMPLES = (
+    "Example: [cyan]whence explain 'a masterful film' --save a.json && whence score a.json --metric auac[/cyan]"
+)
+EVALUATE_EXAMPLES = (
+    "Example: [cyan]whence evaluate reviews.tsv --method gae,lrp --metric auac,deletion --limit 100[/cyan]"
+)
+DATA = "A CSV, TSV, JSONL or Parquet file with a column text (or other parts of an input), or a folder of pictures."
+Specs = Annotated[
+    list[str], typer.Option("--method", metavar="SPEC", help="Names or name(option=value), commas between.")
+]
+Metrics = Annotated[list[str], typer.Option("--metric", metavar="SPEC", help="Likewise; whence metrics lists them.")]
+
+
+@app.command(cls=Command)
+def metrics(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show all about this metric.")] = None,
+) -> None:
+    """List the metrics, or show one with its options."""
+    if name is None:
+        rows = [(r.name, f"{r.summary}\n{r.family}; {r.better} is better; {r.paper}\n") for r in whence.list_metrics()]
+        _print_table("metric", "what it is", rows=rows)
+        return
+    record = registry.find("metric", name)
+    typer.echo(f"{record.name} ({record.family}; {record.better} is better; {record.paper})\n")
+    typer.echo(f"{inspect.getdoc(record.function)}\n")
+    options = record.options.values()
+    _print_table("option", "takes", "default", rows=[(_flag(o.name), o.takes, repr(o.default)) for o in options])
+
+
+@app.command(cls=Command, epilog=SCORE_EXAMPLES)
+def score(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Attributions that --save wrote.")],
+    metric: Metrics,
+    model: Model = None,
+    device: Device = None,
+    seed: Seed = 0,
+) -> None:
+    """Measure how faithful saved explanations are, with the model that they explain."""
+    found = [whence.Attribution.load(file) for file in files]
+    subject = _load(model, found[0].input.raw, device)
+    for spec in (s for text in metric for s in _specs(text)):
+        typer.echo(str(whence.score(subject, found, spec, seed=seed)))
+
+
+@app.command(cls=Command, epilog=EVALUATE_EXAMPLES)
+def evaluate(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help=DATA)],
+    method: Specs,
+    metric: Metrics,
+    model: Model = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Take so many examples.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Keep what is done in this file, and go on from it.")
+    ] = None,
+    save: Save = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")] = None,
+    html: Html = None,
+    device: Device = None,
+    seed: Seed = 0,
+    truncate: Truncate = False,
+) -> None:
+    """Set methods against metrics on a data set: means, intervals, and which differences may be chance."""
+    _check_folders(save, csv, html, resume)
+    if not data.exists():
+        raise Misuse(f"there is no file or folder {str(data)!r} to evaluate on")
+    from whence.scoreboard import PICTURES
+
+    pictures = data.is_dir() and any(f.suffix.lower() in PICTURES for f in data.rglob("*"))
+    subject = _load(model, "picture.png" if pictures else "text", device)
+    methods, measures = ([s for text in texts for s in _specs(text)] for texts in (method, metric))
+    board = whence.evaluate(
+        subject, data, methods, measures, limit=limit, seed=seed, truncate=truncate, resume=resume, progress=True
+    )
+    _show(board)
+    if save:
+        board.save(save)
+    if csv:
+        csv.write_text(board.to_csv(), encoding="utf-8")
+    if html:
+        html.write_text(board.to_html(), encoding="utf-8")

@@ -208,6 +208,85 @@ def help_race() -> Race:
     return Race("whence --help", "python -c 'import torch'", "< 1 second", ours, theirs)
 
 
+def path_race(count: int = 50) -> Race:
+    """Sentences of `sst2`, to 1 % of max(|f(x) - f(x0)|, 0.1); captum with the fewest steps that bring all there."""
+    from captum.attr import LayerIntegratedGradients
+
+    subject = whence.load("sst2")
+    model, tokenizer = subject.model, subject.processor
+    sentences = [e.input for e in whence.zoo.examples("sst2", count)]
+    encoded = []
+    for sentence in sentences:
+        ids = tokenizer(sentence, return_tensors="pt")["input_ids"]
+        special = torch.tensor(tokenizer.get_special_tokens_mask(ids[0].tolist(), already_has_special_tokens=True))[
+            None
+        ]
+        encoded.append((ids, torch.where(special.bool(), ids, tokenizer.pad_token_id)))
+
+    def forward(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return model(input_ids=ids, attention_mask=mask).logits
+
+    layer = LayerIntegratedGradients(forward, model.bert.embeddings.word_embeddings)
+    with torch.no_grad():
+        targets = [int(forward(ids, torch.ones_like(ids)).argmax()) for ids, _ in encoded]
+        gaps = [
+            float((forward(x, torch.ones_like(x)) - forward(x0, torch.ones_like(x0)))[0, t])
+            for (x, x0), t in zip(encoded, targets, strict=True)
+        ]
+
+    def theirs(steps: int) -> list[torch.Tensor]:
+        return [
+            layer.attribute(
+                x, x0, target=t, additional_forward_args=(torch.ones_like(x),), n_steps=steps, method="gausslegendre"
+            )
+            for (x, x0), t in zip(encoded, targets, strict=True)
+        ]
+
+    def close(found: list[torch.Tensor]) -> bool:
+        pairs = zip(found, gaps, strict=True)
+        return all(abs(float(f.sum()) - gap) <= 0.01 * max(abs(gap), 0.1) for f, gap in pairs)
+
+    steps = next(n for n in (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512) if close(theirs(n)))
+
+    def ours() -> None:
+        whence.explain(subject, sentences, "integrated_gradients(baseline='pad')")
+
+    peer = f"captum with {steps} steps"
+    return Race(f"integrated gradients of {count} sentences to 1 %", peer, "<= 0.50", ours, lambda: theirs(steps))
+
+
+def shap_race(sentences: int = 5, most: int = 60) -> Race:
+    """SHAP on the README's sentences with `sst2`, against a model function that pads every coalition to 512 tokens."""
+    import shap
+
+    subject = whence.load("sst2")
+    model, tokenizer = subject.model, subject.processor
+    texts = [e.input for e in whence.zoo.examples("sst2", 1000)][:sentences]
+    targets = [a.target.index for a in whence.explain(subject, texts, "random")]
+    masker = shap.maskers.Text(tokenizer, mask_token=tokenizer.mask_token, collapse_mask_token=False)
+
+    def padded(class_: int) -> Callable[[list[str]], np.ndarray]:
+        def run(variants: list[str]) -> np.ndarray:
+            inputs = tokenizer(
+                list(variants), padding="max_length", max_length=512, truncation=True, return_tensors="pt"
+            )
+            with torch.no_grad():
+                return model(**inputs).logits[:, class_].numpy()
+
+        return run
+
+    def ours() -> None:
+        whence.explain(subject, texts, f"shap(max_evals={most}, mask='mask')")
+
+    def theirs() -> None:
+        for text, target in zip(texts, targets, strict=True):
+            shap.PartitionExplainer(padded(int(target)), masker)([text], max_evals=most, silent=True)
+
+    return Race(
+        f"shap of {sentences} sentences, {most} evaluations", "coalitions padded to 512", "<= 0.05", ours, theirs
+    )
+
+
 RACES: dict[str, Callable[[], Race]] = {
     "trace": trace_race,
     "batching": batching_race,
@@ -219,6 +298,8 @@ RACES: dict[str, Callable[[], Race]] = {
     "compare": functools.partial(method_race, *SINGLE_PASS, goal="<= 2.5"),
     "flow": flow_race,
     "value_zeroing": zeroing_race,
+    "integrated_gradients": path_race,
+    "shap": shap_race,
 }
 
 

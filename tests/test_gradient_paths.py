@@ -39,7 +39,7 @@ SITES: dict[str, dict[str, dict[str, str]]] = {
         "word": {"source": "model.encoder.embed_tokens", "target": "model.decoder.embed_tokens"},
         "embeddings": {"source": "model.encoder.layernorm_embedding", "target": "model.decoder.layernorm_embedding"},
     },
-    "marian": {"word": {"source": "model.encoder.embed_tokens", "target": "model.decoder.embed_tokens"}},
+    "gemma3": {"word": {"text": "model.embed_tokens"}},
     "clip": {
         "word": {"text": "text_model.embeddings.token_embedding", "image": "pixel_values"},
         "embeddings": {"image": "vision_model.pre_layrnorm", "text": "text_model.embeddings"},
@@ -49,9 +49,10 @@ SITES: dict[str, dict[str, dict[str, str]]] = {
         "embeddings": {"text": "lxmert.embeddings", "image": "lxmert.encoder.visn_fc"},
     },
 }
+SHORTER = [1]  # the input that is padded in a batch with the other, where one is enough
 NAMES = ["bert", "vit", "gpt2", "bart", "clip", "lxmert"]
 IDS = {"text": "input_ids", "source": "input_ids", "target": "decoder_input_ids"}
-OUTPUTS = [{"source": "the house was warm", "output": "a ball"}, {"source": "a masterful film", "output": "the dog"}]
+OUTPUTS = [{"source": "the old film", "output": "it"}, {"source": "a book", "output": "a"}]
 
 
 # ---- the plain side --------------------------------------------------------------------------------------------------
@@ -73,7 +74,7 @@ def subject(name: str, dtype: torch.dtype) -> Subject:
 
 def raws(name: str) -> list[Any]:
     """Two examples of different lengths."""
-    return OUTPUTS if name in ("bart", "marian") else fresh(name).inputs[:2]
+    return OUTPUTS if name == "bart" else fresh(name).inputs[:2]
 
 
 @dataclass(frozen=True)
@@ -195,17 +196,19 @@ def explained(name: str, dtype: torch.dtype, method: str, **options: Any) -> lis
     return by_row
 
 
-def compare(found: np.ndarray, right: Tensor, dtype: torch.dtype, broken: dict[str, Tensor]) -> None:
+def compare(
+    found: np.ndarray, right: Tensor, dtype: torch.dtype, broken: dict[str, Tensor], close: float | None = None
+) -> None:
     """Close to the right twin, far from every broken one."""
     assert found.dtype == right.numpy().dtype and found.shape == right.shape
-    assert np.abs(found - right.numpy()).max() <= CLOSE[dtype] * max(1.0, right.abs().max().item())
+    assert np.abs(found - right.numpy()).max() <= (close or CLOSE[dtype]) * max(1.0, right.abs().max().item())
     for mistake, scores in broken.items():
         assert np.abs(found - scores.numpy()).max() > FAR * min(1.0, right.abs().max().item()), mistake
 
 
 # ---- smoothgrad ------------------------------------------------------------------------------------------------------
 
-SAMPLES, SHARE = 3, 0.2
+SAMPLES, SHARE = 2, 0.2
 
 
 def clouds(row: Row, at: str, seed: int = 0, ranges: bool = True) -> list[States]:
@@ -246,19 +249,22 @@ def smooth(row: Row, all: list[States], form: Callable[[Tensor], Tensor], reduce
     return row.placed({s: REDUCED[reduce](form(torch.stack([e[s] for e in all]))) for s in all[0]})
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("of", OWN)
-@pytest.mark.parametrize("name", NAMES)
+CASES = [(name, of, torch.float64) for name in NAMES for of in OWN]
+CASES += [(name, of, torch.float32) for name in NAMES for of in ("gradient", "gradient_x_input")]
+CASES += [(name, "integrated_gradients", torch.float32) for name in ("bert", "clip")]  # the others take long by hand
+
+
+@pytest.mark.parametrize(("name", "of", "dtype"), CASES, ids=str)
 def test_smoothgrad(name: str, of: str, dtype: torch.dtype) -> None:
-    found = {f: explained(name, dtype, f"smoothgrad(of={of!r}, form={f!r}, samples=3, noise=0.2)") for f in FORMS}
-    for number in range(1 if of == "integrated_gradients" else 2):  # one is enough of what is slow by hand
-        for place, row in enumerate(rows(name, number, dtype)[-1:], start=len(rows(name, number, dtype)) - 1):
-            all = [attributed(row, "embeddings", of, point) for point in clouds(row, "embeddings")]
-            twins = {form: smooth(row, all, function, OWN[of]) for form, function in FORMS.items()}
-            for form in FORMS:
-                broken = {other: twins[other] for other in FORMS if other != form}
-                broken["a sample less"] = smooth(row, all[:-1], FORMS[form], OWN[of])
-                compare(found[form][number][place], twins[form], dtype, broken)
+    found = {f: explained(name, dtype, f"smoothgrad(of={of!r}, form={f!r}, samples=2, noise=0.2)") for f in FORMS}
+    for number in SHORTER if of == "integrated_gradients" else [0, 1]:
+        row = rows(name, number, dtype)[-1]
+        all = [attributed(row, "embeddings", of, point) for point in clouds(row, "embeddings")]
+        twins = {form: smooth(row, all, function, OWN[of]) for form, function in FORMS.items()}
+        for form in FORMS:
+            broken = {other: twins[other] for other in FORMS if other != form}
+            broken["a sample less"] = smooth(row, all[:-1], FORMS[form], OWN[of])
+            compare(found[form][number][-1], twins[form], dtype, broken)
 
 
 @pytest.mark.parametrize("name", ["bert", "vit", "clip", "lxmert"])
@@ -270,7 +276,7 @@ def test_smoothgrad_where_the_inputs_enter(name: str) -> None:
     absolute = [attributed(row, "word", "gradient", point) for point in clouds(row, "word", ranges=False)]
     twins = {reduce: smooth(row, all, FORMS["mean"], reduce) for reduce in REDUCED}
     for reduce in REDUCED:
-        spec = f"smoothgrad(of='gradient', samples=3, noise=0.2, at='word', reduce={reduce!r})"
+        spec = f"smoothgrad(of='gradient', samples=2, noise=0.2, at='word', reduce={reduce!r})"
         broken = {other: twins[other] for other in REDUCED if other != reduce}
         broken["noise not in shares of the range"] = smooth(row, absolute, FORMS["mean"], reduce)
         broken["another seed"] = smooth(row, other_seed, FORMS["mean"], reduce)
@@ -278,7 +284,7 @@ def test_smoothgrad_where_the_inputs_enter(name: str) -> None:
         if reduce == "sum":
             del broken["reduced before the mean"]
         compare(explained(name, dtype, spec)[1][0], twins[reduce], dtype, broken)
-    spec = "smoothgrad(of='gradient', samples=3, noise=0.2, at='word', reduce='l1')"
+    spec = "smoothgrad(of='gradient', samples=2, noise=0.2, at='word', reduce='l1')"
     seeded = explained(name, dtype, spec, seed=1)[1][0]
     compare(seeded, smooth(row, other_seed, FORMS["mean"], "l1"), dtype, {"seed 0": twins["l1"]})
 
@@ -347,7 +353,7 @@ def test_paths(name: str, dtype: torch.dtype) -> None:
         "straight": explained(name, dtype, "path_gradients(points=3, steps=2)"),
         "bent": explained(name, dtype, "path_gradients(points=3, steps=2)", path=bent),
     }
-    for number in (0, 1):
+    for number in SHORTER if dtype == torch.float32 else [0, 1]:
         row = rows(name, number, dtype)[-1]
         x = row.states("word")
         x0 = row.baseline("word", x)
@@ -362,35 +368,66 @@ def test_paths(name: str, dtype: torch.dtype) -> None:
         compare(found["bent"][number][-1], twins["bent"], dtype, broken)
 
 
+def nearest_words(points: Tensor, x: Tensor, table: Tensor) -> Tensor:
+    """The row of the table nearest to each point; a draw, as there is half way as a rule, goes to the input's own."""
+    words = []
+    for point, own in zip(points, x, strict=True):
+        distances = (table - point).norm(dim=-1)
+        draw = (own - point).norm() <= distances.min() * (1 + 1e-4)
+        words.append(own if draw else table[distances.argmin()])
+    return torch.stack(words)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", ["bert", "gpt2", "bart", "marian"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "bart", "gemma3"])
 def test_a_path_through_words(name: str, dtype: torch.dtype) -> None:
-    """At every place the nearest row of the table; a draw goes to the input's own word."""
-    points = 4
-    found = explained(name, dtype, f"path_gradients(path='words', points={points}, steps=3)")
-    for number in (0, 1):
+    found = explained(name, dtype, "path_gradients(path='words', points=4, steps=2)")
+    for number in SHORTER:
         row = rows(name, number, dtype)[-1]
         x = row.states("word")
         x0 = row.baseline("word", x)
-        line = along(straight, x0, x, points)
-        places = [x0]
-        for point in line[1:-1]:
-            place = {}
-            for s, states in point.items():
-                lookup = row.model.get_submodule(SITES[name]["word"][s])
-                table = lookup(torch.arange(len(lookup.weight))).detach()
-                words = []
-                for token, state in enumerate(states):
-                    distances = (table - state).norm(dim=-1)
-                    own = (x[s][token] - state).norm()
-                    stays = row.special(s)[token] or own <= distances.min() * (1 + 1e-4)
-                    words.append(x[s][token] if stays else table[distances.argmin()])
-                place[s] = torch.stack(words)
-            places.append(place)
-        twin = followed(row, "word", [*places, x], 3)
-        late = followed(row, "word", [x0, *places[:-1], x], 3)  # every word a place later: the same jumps
-        compare(found[number][-1], twin, dtype, {"straight": followed(row, "word", line, 3)})
-        np.testing.assert_allclose(late, followed(row, "word", [x0, x0, *places[1:-1], x], 3), atol=1e-5)
+        line = along(straight, x0, x, 4)
+
+        def twin(table_of: Callable[[Any], Tensor], row: Row = row, x: States = x, line: Any = line) -> Tensor:
+            places = []
+            for point in line[1:-1]:
+                place = {}
+                for s, states in point.items():
+                    table = table_of(row.model.get_submodule(SITES[name]["word"][s])).detach()
+                    near = nearest_words(states, x[s], table)
+                    place[s] = torch.where(row.special(s)[:, None], x[s], near)
+                places.append(place)
+            return followed(row, "word", [line[0], *places, line[-1]], 2)
+
+        broken = {"straight": followed(row, "word", line, 2)}
+        if name == "gemma3":  # scales what it looks up
+            broken["the table as it is stored"] = twin(lambda lookup: lookup.weight)
+        compare(found[number][-1], twin(lambda lookup: lookup(torch.arange(len(lookup.weight)))), dtype, broken)
+
+
+def test_a_path_goes_by_the_words_on_its_way() -> None:
+    """Words along a curve: from the first to the last, the others are passed one after the other."""
+    module = drawn(Small).double()
+    place = torch.linspace(-1, 1, 8, dtype=torch.float64)
+    table = torch.stack([place, place.square(), place**3, torch.ones_like(place)], -1)
+    with torch.no_grad():
+        module.word.weight.copy_(table)
+    x, x0 = table[[7, 6, 2]], table[[0, 0, 0]]
+    stops = [nearest_words(straight(x0, x, n / 6), x, table) for n in range(1, 6)]
+    assert len(torch.stack(stops)[:, 0].unique(dim=0)) >= 4
+    right = torch.zeros(3, dtype=torch.float64)
+    for a, b in pairwise([x0, *stops, x]):
+        for node, weight in zip(*np.polynomial.legendre.leggauss(3), strict=True):
+            point = (a + (node + 1) / 2 * (b - a)).requires_grad_()
+            (g,) = torch.autograd.grad(module.answer(point[None])[0, 1], point)
+            right += weight / 2 * ((b - a) * g).sum(-1)
+    options = {"baseline": table[0].numpy(), "points": 6, "steps": 3}
+    made_by = whence.wrap(module, encode=numbers)
+    words = whence.explain(made_by, (7, 6, 2), "path_gradients(path='words')", 1, **options)
+    line = whence.explain(made_by, (7, 6, 2), "path_gradients", 1, **options)
+    np.testing.assert_allclose(words.scores, right, atol=1e-12)
+    assert np.abs(words.scores - line.scores).max() > 1e-3
+    assert words.scores.sum() == pytest.approx(line.scores.sum(), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -405,12 +442,11 @@ def test_the_straight_path_is_that_of_integrated_gradients(name: str) -> None:
             np.testing.assert_allclose(c, b, atol=1e-10)
 
 
-@pytest.mark.parametrize("at", ["word", "embeddings"])
-@pytest.mark.parametrize("name", ["bert", "clip"])
+@pytest.mark.parametrize(("name", "at"), [("bert", "word"), ("bert", "embeddings"), ("clip", "word")])
 def test_scores_of_any_path_sum_to_the_difference(name: str, at: str) -> None:
     made_by, raw = subject(name, torch.float64), raws(name)[1]
     for path in ("straight", bent):
-        a = whence.explain(made_by, raw, method=f"path_gradients(points=8, steps=8, at={at!r})", path=path)
+        a = whence.explain(made_by, raw, method=f"path_gradients(points=16, steps=6, at={at!r})", path=path)
         assert abs(a.residual) < 1e-3 * np.abs(a.scores).sum()
         assert a.residual == pytest.approx(a.output - a.base - a.scores.sum())
 
@@ -457,27 +493,21 @@ def test_a_path_may_write_on_what_it_is_given() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_several_baselines_are_averaged(name: str, dtype: torch.dtype) -> None:
-    def ones(states: Tensor) -> Tensor:
-        return torch.ones_like(states)
+    def turned(states: Tensor) -> Tensor:
+        return states.roll(1, -1)
 
-    given: list[Any] = ["zero", ones, np.full(1, -0.5)]
+    given: list[Any] = ["zero", turned, np.full(1, -0.5)]
+    values: list[Callable[[Tensor], Tensor]] = [torch.zeros_like, turned, lambda x: torch.full_like(x, -0.5)]
     found = explained(name, dtype, "integrated_gradients(steps=3)", baseline=given)
     for number in (0, 1):
         row = rows(name, number, dtype)[-1]
         x = row.states("word")
-        zero = row.baseline("word", x, "zero")
         single = []
-        for value in (0.0, 1.0, -0.5):
-            kept = {s: (x[s] if x[s].ndim == 3 else row.special(s)[:, None] * x[s]) for s in x}
-            x0 = {
-                s: torch.full_like(x[s], value)
-                if x[s].ndim == 3
-                else torch.where(row.special(s)[:, None], kept[s], value)
-                for s in x
-            }
-            assert value or all(torch.equal(x0[s], zero[s]) for s in x)
+        for value in values:
+            new = {s: value(state) for s, state in x.items()}
+            x0 = {s: n if n.ndim == 3 else torch.where(row.special(s)[:, None], x[s], n) for s, n in new.items()}
             single.append(row.placed(summed(row.integrated("word", x0, x, 3))))
-        broken = {"the sum": sum(single, torch.zeros_like(single[0])), "the first": single[0], "the last": single[-1]}
+        broken = {"the sum": sum(single, torch.zeros_like(single[0])), "the first": single[0], "the second": single[1]}
         compare(found[number][-1], torch.stack(single).mean(0), dtype, broken)
 
 
@@ -560,7 +590,7 @@ class FromSpecial(IntegratedGradients):
 @pytest.mark.parametrize("name", ["small", "bert"])
 def test_smoothgrad_is_captums_noise_tunnel(name: str, of: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made_by, raw, forward, x, special, new = captum_sides()[name]
-    a = whence.explain(made_by, raw, f"smoothgrad(of={of!r}, form={form!r}, samples=4, at='word', reduce='sum')")
+    a = whence.explain(made_by, raw, f"smoothgrad(of={of!r}, form={form!r}, samples=4, at='word', reduce='l1')")
     generator = made_by.batch([a.input]).generators()[0]
     unit = torch.from_numpy(np.stack([own.standard_normal(x.shape) for own in generator.spawn(4)])).float()
     monkeypatch.setattr(torch, "normal", lambda mean, deviation: mean + deviation * unit)
@@ -577,7 +607,7 @@ def test_smoothgrad_is_captums_noise_tunnel(name: str, of: str, form: str, monke
         target=a.target.index,
         **options,
     )
-    right = expected[0].sum(-1).detach().numpy()
+    right = expected[0].abs().sum(-1).detach().numpy()  # before a norm, entries of a gradient sum to 0
     assert np.abs(a.scores - right).max() <= 1e-5 * max(1.0, np.abs(right).max())
     assert np.abs(right).max() > 1e-3
 
@@ -665,8 +695,11 @@ def test_softplus_is_in_what_is_differentiated(name: str, sharpness: float) -> N
     _, other, _ = word_gradients(with_activation(name, lambda x: F.softplus(x, beta=sharpness)), name, row, token)
     assert value == plain
     last = (-1, slice(0, len(x))) if name == "t5" else slice(None)
-    compare(a.scores[last], g.norm(dim=-1), dtype, {"ReLU": hard.norm(dim=-1), "softplus values": other.norm(dim=-1)})
-    compare(product.scores[last], (x * g).sum(-1), dtype, {"ReLU": (x * hard).sum(-1)})
+    close = 1e-8 if name == "t5" else CLOSE[dtype]  # T5 takes its softmax in float32, whatever it is
+    compare(
+        a.scores[last], g.norm(dim=-1), dtype, {"ReLU": hard.norm(dim=-1), "softplus values": other.norm(dim=-1)}, close
+    )
+    compare(product.scores[last], (x * g).sum(-1), dtype, {"ReLU": (x * hard).sum(-1)}, close)
     assert np.atleast_1d(a.output)[-1] == pytest.approx(plain.item(), abs=1e-9)
 
 
@@ -700,7 +733,6 @@ class Rectified(nn.Module):
         return self.outer(self.function(self.inner(self.word(input_ids)))).sum(1)
 
 
-in_place = pytest.mark.xfail(strict=True, reason="the rule reads the input after it was written over")
 FUNCTIONS = {
     "nn.ReLU": nn.ReLU(),
     "F.relu": F.relu,
@@ -710,14 +742,13 @@ FUNCTIONS = {
     "F.relu(inplace)": lambda x: F.relu(x, inplace=True),
     "x.relu_()": lambda x: x.relu_(),
 }
-WRITTEN = [pytest.param(key, marks=in_place) if "place" in key or "_(" in key else key for key in FUNCTIONS]
 
 
 def rectified(function: Any) -> Subject:
     return whence.wrap(drawn(lambda: Rectified(function)).double(), encode=numbers)
 
 
-@pytest.mark.parametrize("key", WRITTEN)
+@pytest.mark.parametrize("key", FUNCTIONS)
 def test_every_spelling_of_relu_is_softened(key: str) -> None:
     """Where the target is linear in the ReLUs, softened gradients are those of the network of softplus."""
     raw, smooth_one = (1, 5, 2), rectified(nn.Softplus(beta=3.0))

@@ -35,7 +35,16 @@ _PUBLIC = {
 }
 
 if TYPE_CHECKING:
-    from whence.api import attention_maps, compare, conservation, explain, list_methods, list_metrics, list_models, score
+    from whence.api import (
+        attention_maps,
+        compare,
+        conservation,
+        explain,
+        list_methods,
+        list_metrics,
+        list_models,
+        score,
+    )
     from whence.loading import load, wrap
     from whence.registry import Explained, method, metric
     from whence.scoreboard import evaluate

@@ -13,7 +13,7 @@ from whence.hooks import lent
 from whence.ledger import balance
 from whence.registry import Explained, Record
 from whence.subject import Subject
-from whence.types import AttentionMaps, Attribution, Comparison, Input, Score, Target
+from whence.types import AttentionMaps, Attribution, Comparison, Conservation, Input, Score, Target
 
 DEFAULT_METHOD = "gradient_x_input"
 
@@ -249,7 +249,7 @@ def _conservation(
     record, options = spec
     found = tuple(balance(subject, batch, aim, record, options))
     usual, none = registry.resolve("method", DEFAULT_METHOD)
-    plain = found if (record, options) == (usual, none) else tuple(balance(subject, batch, aim, usual, none))
+    plain = () if record is usual else tuple(balance(subject, batch, aim, usual, none))
     return Conservation(
         rows=found,
         plain=plain,

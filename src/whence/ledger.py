@@ -1,7 +1,7 @@
 """The books of one pass: the relevance that every module is given from above, what it hands on, and what is lost.
 
-Relevance is value x gradient, under whatever rules the method runs. Nothing here knows those rules: the method itself is
-run, modules are watched by hooks, and the graph that autograd walks back tells which operations do not conserve.
+Relevance is value x gradient, under whatever rules the method runs. Nothing here knows those rules: the method itself
+is run, modules are watched by hooks, and the graph that autograd walks back tells which operations do not conserve.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class _Entry:
         """value x gradient; 0 where there is none, also where a mask of -inf meets a gradient of 0."""
         if gradient is None:
             return torch.zeros(1, dtype=torch.float64)
-        return (self.value.cpu().double() * gradient.cpu().double()).nan_to_num(nan=0.0)
+        gradient = gradient.cpu().double()
+        return torch.where(gradient == 0, 0.0, self.value.cpu().double() * gradient)
 
 
 @dataclass(eq=False)
@@ -314,25 +315,24 @@ def _tracked(value: Any) -> bool:
 # ---- what autograd's nodes conserve ----------------------------------------------------------------------------------
 
 # y * dy is x * dx for these: y(a x) = a y(x), in all inputs together
-_HOMOGENEOUS = set(
-    ["Abs", "AccumulateGrad", "Add", "Alias", "Amax", "Amin", "AsStrided", "AvgPool2D", "Cat", "Clone", "ConstantPadNd", "CopySlices", "Cumsum", "Diagonal", "Dropout", "Embedding", "Expand", "Flip", "Gather", "Index", "IndexAdd", "IndexPut", "IndexSelect", "LeakyRelu", "LinalgVectorNorm", "MaskedFill", "MaskedScatter", "Max", "MaxPool2DWithIndices", "Maximum", "Mean", "Min", "Minimum", "NativeDropout", "Neg", "Permute", "Prelu", "Relu", "Repeat", "ReshapeAlias", "Roll", "Rsub", "Scatter", "ScatterAdd", "Select", "Slice", "Split", "SplitWithSizes", "Squeeze", "Stack", "Sub", "Sum", "T", "Threshold", "ToCopy", "Topk", "Transpose", "Unbind", "Unfold", "UnsafeSplit", "UnsafeView", "Unsqueeze", "UpsampleBicubic2D", "UpsampleBilinear2D", "View", "Where", "_Through"]
-)
+_HOMOGENEOUS = {
+    "Abs", "AccumulateGrad", "Add", "Alias", "Amax", "Amin", "AsStrided", "AvgPool2D", "Cat", "Clone", "ConstantPadNd",
+    "CopySlices", "Cumsum", "Diagonal", "Dropout", "Embedding", "Expand", "Flip", "Gather", "Index", "IndexAdd",
+    "IndexPut", "IndexSelect", "LeakyRelu", "LinalgVectorNorm", "MaskedFill", "MaskedScatter", "Max",
+    "MaxPool2DWithIndices", "Maximum", "Mean", "Min", "Minimum", "NativeDropout", "Neg", "Permute", "Prelu", "Relu",
+    "Repeat", "ReshapeAlias", "Roll", "Rsub", "Scatter", "ScatterAdd", "Select", "Slice", "Split", "SplitWithSizes",
+    "Squeeze", "Stack", "Sub", "Sum", "T", "Threshold", "ToCopy", "Topk", "Transpose", "Unbind", "Unfold",
+    "UnsafeSplit", "UnsafeView", "Unsqueeze", "UpsampleBicubic2D", "UpsampleBilinear2D", "View", "Where", "_Through",
+}  # fmt: skip
 _VIEWS = {
-    "Clone",
-    "Expand",
-    "Permute",
-    "ReshapeAlias",
-    "Squeeze",
-    "T",
-    "ToCopy",
-    "Transpose",
-    "UnsafeView",
-    "Unsqueeze",
-}
-_VIEWS |= {"View"}
+    "Clone", "Expand", "Permute", "ReshapeAlias", "Squeeze", "T", "ToCopy", "Transpose", "UnsafeView", "Unsqueeze",
+    "View",
+}  # fmt: skip
 # products, and which of their inputs are factors
-_FACTORS = {"Mul": (0, 1), "Mm": (0, 1), "Bmm": (0, 1), "Addmm": (1, 2), "Baddbmm": (1, 2), "Mv": (0, 1), "Dot": (0, 1)}
-_FACTORS |= {"GroupedMm": (0, 1), "Convolution": (0, 1)}
+_FACTORS = {
+    "Mul": (0, 1), "Mm": (0, 1), "Bmm": (0, 1), "Mv": (0, 1), "Dot": (0, 1), "Addmm": (1, 2), "Baddbmm": (1, 2),
+    "GroupedMm": (0, 1), "Convolution": (0, 1),
+}  # fmt: skip
 _SPELLED = {"NativeLayerNorm": "layer_norm", "Bmm": "matmul", "Mm": "matmul", "Addmm": "matmul", "Baddbmm": "matmul"}
 
 

@@ -397,7 +397,7 @@ class Conservation(_Result):
     """The relevance at every module of one pass: where it leaks, how much biases take, what no rule covers."""
 
     rows: tuple[ModuleRelevance, ...]  # in the order in which the calls begin; the first is the whole model
-    plain: tuple[ModuleRelevance, ...]  # the same by gradient_x_input, to compare
+    plain: tuple[ModuleRelevance, ...]  # the same by gradient_x_input, to compare; empty where that is the method
     input: Input
     method: str  # the spec: name and options
     target: Target

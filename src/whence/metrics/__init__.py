@@ -1,5 +1,5 @@
 """The metrics. Importing this package registers them all."""
 
-from whence.metrics import faithfulness, plausibility
+from whence.metrics import faithfulness, pictures, plausibility, robustness
 
-__all__ = ["faithfulness", "plausibility"]
+__all__ = ["faithfulness", "pictures", "plausibility", "robustness"]

@@ -2,12 +2,12 @@
 
 Hidden is never gone: `mask` says what stands in its place, and changes the order of methods; so it is an option of
 every metric and part of what is reported. Features with equal scores come in a random order that the seed and the
-input decide: scores that are all equal are a random explanation, not one from left to right.
+input decide: scores that are all equal are a random explanation, not one from left to right. Special tokens stay, where
+a metric has no option `special` that hides them too.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Generator
 from typing import Literal
 
@@ -22,12 +22,6 @@ from whence.subject import Subject
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
 
 
-def ordered(case: Case, scores: np.ndarray) -> np.ndarray:
-    """Numbers of features from the highest score to the lowest; equal ones in a random order."""
-    noise = np.random.default_rng([case.seed, zlib.crc32("\0".join(case.item.features).encode())]).random(len(scores))
-    return np.lexsort((noise, -scores))
-
-
 def area(values: np.ndarray) -> float:
     """The area under a curve over [0, 1], by trapezoids."""
     return float(np.trapezoid(values, dx=1 / (len(values) - 1)))
@@ -38,7 +32,7 @@ def auac(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown"
     """Area under the activation curve: everything hidden, then revealed from the highest signed score to the lowest.
 
     p of the target's class at shares 0, 1/steps, ... 1 of all positions, [CLS] and its like among them as in the paper
-    (`special=False` keeps those); a share is rounded up to whole features.
+    (`special=False` keeps those); a share is rounded up to whole features. To be given the true class, explain that.
     """
     keep = _shares(case, case.scores, steps, special)
     logits = yield Ask(keep, mask, special)
@@ -47,17 +41,18 @@ def auac(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown"
 
 @metric(better="lower", paper="arXiv:2202.07304")
 def au_mse(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown", special: bool = True) -> Metric:
-    """Area under the pruning curve: features are hidden from the lowest |score| up; squared change of all logits."""
-    keep = _shares(case, np.abs(case.scores), steps, special)[::-1]
-    logits = yield Ask(keep, mask, special)
+    """Area under the pruning curve: features are hidden from the lowest |score| up; squared change of all logits.
+
+    `steps`, `mask` and `special` are as in `auac`; the share that is hidden is the one rounded up.
+    """
+    logits = yield Ask(~_shares(case, -np.abs(case.scores), steps, special), mask, special)
     return area(((logits - logits[0]) ** 2).sum(-1))
 
 
 @metric(better="higher", paper="arXiv:2202.07304")
 def aupc(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown", special: bool = True) -> Metric:
     """The pruning curve of `au_mse`, with p of the target's class in place of the squared change."""
-    keep = _shares(case, np.abs(case.scores), steps, special)[::-1]
-    logits = yield Ask(keep, mask, special)
+    logits = yield Ask(~_shares(case, -np.abs(case.scores), steps, special), mask, special)
     return area(case.probability(logits))
 
 
@@ -143,8 +138,9 @@ def sensitivity_n(subject: Subject, case: Case, *, share: float = 0.3, subsets: 
 
     Subsets hold a `share` of the features, at least one.
     """
+    _check_share(share, subsets)
     rng, free = np.random.default_rng([case.seed, 1]), case.free
-    size = max(1, round(share * len(free)))
+    size = min(max(1, round(share * len(free))), len(free))
     keep = np.ones((subsets + 1, len(case.scores)), bool)
     for row in keep[1:]:
         row[rng.choice(free, size, replace=False)] = False
@@ -162,6 +158,7 @@ def infidelity(
 
     Every feature is hidden with the probability `share`; `scaled` first multiplies the scores by what fits best.
     """
+    _check_share(share, subsets)
     rng, free = np.random.default_rng([case.seed, 2]), case.free
     keep = np.ones((subsets + 1, len(case.scores)), bool)
     keep[1:, free] = rng.random((subsets, len(free))) >= share
@@ -182,7 +179,7 @@ def loo_agreement(subject: Subject, case: Case, *, mask: Way = "auto", absolute:
     scores = case.scores[case.free]
     if absolute:
         scores, drops = np.abs(scores), np.abs(drops)
-    return float(kendalltau(scores, drops).statistic)
+    return float(kendalltau(scores, drops).statistic) if len(scores) > 1 else float("nan")
 
 
 @metric(better="higher", paper="arXiv:2209.10876")
@@ -210,26 +207,36 @@ def completeness(subject: Subject, case: Case) -> float:
 
 
 def _shares(case: Case, scores: np.ndarray, steps: int, special: bool) -> np.ndarray:
-    """What is shown at each share of an order, none to all: (steps + 1, feature)."""
-    order = ordered(case, scores)
-    free = order if special else order[np.isin(order, case.free)]
+    """The first features of an order, at each share of it, none to all: (steps + 1, feature)."""
+    if steps < 1:
+        raise ValueError(f"a curve has at least 1 step, and steps={steps} came")
+    order = case.ordered(scores)
+    free = order[np.isin(order, case.tokens if special else case.free)]
     counts = np.ceil(np.arange(steps + 1) / steps * len(free) - 1e-9).astype(int)
     keep = np.zeros((steps + 1, len(scores)), bool)
     keep[:, free] = np.arange(len(free)) < counts[:, None]
     return keep
 
 
+def _check_share(share: float, subsets: int) -> None:
+    if not 0 < share <= 1 or subsets < 1:
+        raise ValueError(f"share is above 0 and at most 1, and subsets at least 1; {share} and {subsets} came")
+
+
 def _one_by_one(case: Case, scores: np.ndarray, steps: int | None) -> np.ndarray:
     """What is shown when features come one at a time, or in so many equal steps."""
-    count = len(case.free)
-    return _shares(case, scores, min(steps or count, count) or 1, special=False)
+    count = max(1, len(case.free))
+    return _shares(case, scores, count if steps is None else min(steps, count), special=False)
 
 
 def _bins(case: Case, bins: list[float] | None, mask: Way, *, keep_top: bool) -> Generator[Ask, np.ndarray, np.ndarray]:
     """p(x) - p(x without the top shares), or p(x) - p(top shares only)."""
-    order = ordered(case, case.scores)
+    shares = np.asarray(BINS if bins is None else bins, float)
+    if not len(shares) or shares.min() < 0 or shares.max() > 1:
+        raise ValueError(f"bins are shares of the features between 0 and 1, at least one, not {bins}")
+    order = case.ordered(case.scores)
     order = order[np.isin(order, case.free)]
-    counts = np.ceil(np.asarray(bins or BINS) * len(order) - 1e-9).astype(int)
+    counts = np.ceil(shares * len(order) - 1e-9).astype(int)
     keep = np.full((1 + len(counts), len(case.scores)), not keep_top)
     keep[:, np.flatnonzero(case.item.special)] = True
     keep[0] = True

@@ -19,7 +19,7 @@ def plausibility(
 
     "auprc": area under the precision-recall curve; "recall": the share of the k true features among the top k; "f1" and
     "iou_f1": of the top k as a rationale, feature by feature, and by runs of features that overlap by that share.
-    Special tokens are left out.
+    Special tokens are left out. Of equal scores at the border each counts in proportion; for runs, random ones do.
     """
     if case.truth is None:
         raise ValueError("plausibility compares with the features that decide; give them as truth=, one per score")
@@ -30,9 +30,10 @@ def plausibility(
         return average_precision(scores, truth)
     if measure in ("recall", "f1"):  # with as many chosen as there are, precision, recall and F1 are one
         return top_recall(scores, truth)
-    chosen = np.zeros_like(truth)
-    chosen[np.argsort(-scores, kind="stable")[: truth.sum()]] = True
-    return _overlapping(_runs(chosen), _runs(truth), overlap)
+    order = case.ordered(np.abs(case.scores))
+    chosen = np.zeros_like(case.truth)
+    chosen[order[np.isin(order, case.free)][: truth.sum()]] = True
+    return _overlapping(_runs(chosen), _runs(case.truth & ~case.item.special), overlap)
 
 
 def _runs(marks: np.ndarray) -> list[set[int]]:

@@ -1,19 +1,21 @@
 """Metrics ask for the model's answer to masked inputs; equal ones, of all metrics and methods, are run once.
 
-A metric is a generator: it yields an `Ask` and is sent the logits, (variant, class), as often as it likes, and returns
-its value. A `Runner` drives many of them at once.
+A metric is a generator: it yields an `Ask`, or a list of inputs it made itself, and is sent the logits, (variant,
+class), as often as it likes, and returns its value. A `Runner` drives many of them at once.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.special import expit, log_expit, log_softmax, logsumexp, softmax
 
 from whence import masking
-from whence.batching import MAX_TOKENS
+from whence.batching import MAX_TOKENS, ids_of
 from whence.hooks import lent
 from whence.masking import Way
 from whence.subject import Subject
@@ -22,7 +24,10 @@ from whence.types import Attribution, Input, Target
 
 @dataclass(frozen=True)
 class Ask:
-    """Which features to keep, (variant, feature) bool, how the others are hidden, and whether special ones may be."""
+    """Which features to keep, (variant, feature) bool, how the others are hidden, and whether special ones may be.
+
+    What a model itself adds to a picture, as a class token, is in no argument that could be masked: it always stays.
+    """
 
     keep: np.ndarray
     mask: Way = "auto"
@@ -40,18 +45,27 @@ class Case:
     residual: float | None
     truth: np.ndarray | None = None  # (feature,) bool: what is known, or believed, to decide
     seed: int = 0
+    method: str = ""  # the spec of what made the scores
+    region: np.ndarray | None = None  # (height, width) bool: what decides, of the picture the model saw or the original
 
     @property
     def free(self) -> np.ndarray:
         """The numbers of the features that are not special."""
-        return np.flatnonzero(~np.asarray(self.item.special))
+        return np.flatnonzero(~self.item.special)
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """The numbers of the features that are not special, and of special tokens of texts."""
+        return np.flatnonzero(~_added(self.item))
+
+    def ordered(self, scores: np.ndarray) -> np.ndarray:
+        """Numbers of features from the highest score to the lowest; equal ones in a random order, by seed and input."""
+        names = zlib.crc32("\0".join(self.item.features).encode("utf-8", "surrogatepass"))
+        return np.lexsort((np.random.default_rng([self.seed, names]).random(len(scores)), -scores))
 
     def probability(self, logits: np.ndarray) -> np.ndarray:
         """p of the target's class: (variant,)."""
-        if logits.shape[-1] == 1:
-            return 1 / (1 + np.exp(-logits[:, 0]))
-        shifted = np.exp(logits - logits.max(-1, keepdims=True))
-        return shifted[:, self._index] / shifted.sum(-1)
+        return expit(logits[:, 0]) if logits.shape[-1] == 1 else softmax(logits, -1)[:, self._index]
 
     def value(self, logits: np.ndarray) -> np.ndarray:
         """The target itself, where it is a logit, a probability or a difference of logits: (variant,)."""
@@ -61,11 +75,10 @@ class Case:
         if kind == "probability":
             return self.probability(logits)
         if kind == "log_probability":
-            return np.log(self.probability(logits))
-        if kind == "log_odds":
-            p = self.probability(logits)
-            return np.log(p) - np.log1p(-p)
+            return log_expit(logits[:, 0]) if logits.shape[-1] == 1 else log_softmax(logits, -1)[:, index]
         others = np.delete(logits, index, -1)
+        if kind == "log_odds":
+            return logits[:, 0] if logits.shape[-1] == 1 else logits[:, index] - logsumexp(others, -1)
         if kind == "margin":
             return logits[:, index] - others.max(-1)
         if kind == "contrast":
@@ -79,20 +92,27 @@ class Case:
         return int(self.target.index)
 
 
-Metric = Generator[Ask, np.ndarray, float]
+Metric = Generator[Ask | list[Input], np.ndarray, float]
 
 
 def cases(subject: Subject, a: Attribution, truth: Any = None, seed: int = 0) -> list[Case]:
-    """The rows of an attribution, each with the input that it could see."""
-    if len(a.input.features) != a.scores.shape[-1]:
-        raise ValueError("the attribution does not fit its input; score it as explain returned it, before words()")
+    """The rows of an attribution, each with the input that it could see.
+
+    `truth` marks features, in the shape of the scores, or, of a picture, pixels.
+    """
+    if _merged(subject, a.input):
+        raise ValueError("the model cannot be asked about words that were merged; score what explain returned")
     known = None if truth is None else np.asarray(truth, bool)
+    region = None
     if known is not None and known.shape != a.scores.shape:
-        raise ValueError(f"truth has the shape {known.shape}, and the scores {a.scores.shape}; they must be the same")
+        region, known = known, None
+        if region.shape not in _pictures(a.input):
+            fitting = " or ".join(map(str, dict.fromkeys([a.scores.shape, *_pictures(a.input)])))
+            raise ValueError(f"truth has the shape {region.shape}, and {fitting} was expected: one mark per score")
     rows = subject.rows(a.input)
     if not rows:
         residual = None if a.residual is None else float(a.residual)
-        return [Case(a.input, a.scores, _one(a.target), float(a.output), residual, known, seed)]
+        return [Case(a.input, a.scores, _one(a.target), float(a.output), residual, known, seed, a.method, region)]
     targets = a.target if isinstance(a.target, (list, tuple)) else [a.target] * len(rows)
     found = []
     for number, (item, _) in enumerate(rows):
@@ -100,8 +120,29 @@ def cases(subject: Subject, a: Attribution, truth: Any = None, seed: int = 0) ->
         own = None if known is None else known[number, :size]
         residual = None if a.residual is None else float(np.asarray(a.residual)[number])
         output = float(np.asarray(a.output)[number])
-        found.append(Case(item, a.scores[number, :size], _one(targets[number]), output, residual, own, seed))
+        found.append(Case(item, a.scores[number, :size], _one(targets[number]), output, residual, own, seed, a.method))
     return found
+
+
+def _merged(subject: Subject, item: Input) -> bool:
+    """The features are not those that the model is fed."""
+    batch = subject.batch([item])
+    keys = {stream: ids_of(batch.tensors, tuple(batch.streams), stream) for stream in batch.streams}
+    fed = sum(batch.tensors[key].shape[1] for key in keys.values() if key)
+    named = sum(bool(keys[stream] or item.generated) for stream in item.streams)  # a continuation goes with its prompt
+    return fed != named
+
+
+def _pictures(item: Input) -> list[tuple[int, ...]]:
+    """Heights and widths of the picture that the model saw and of the original."""
+    seen = [] if item.grid is None or item.image is None else [item.image.shape[:2]]
+    return seen if item.grid is None or item.size is None else [*seen, item.size[::-1]]
+
+
+def _added(item: Input) -> np.ndarray:
+    """(feature,) bool: special features of streams that lie on a grid."""
+    on_grid = {stream for stream in item.streams if masking.grid_of(item, stream)}
+    return item.special & np.array([stream in on_grid for stream in item.streams], bool)
 
 
 def _one(target: Any) -> Target:
@@ -116,12 +157,13 @@ class Runner:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.asked, self.run = 0, 0  # how many answers were asked for, and how many passes of an input that took
-        self._known: dict[bytes, np.ndarray] = {}
+        self._known: dict[bytes, np.ndarray] = {}  # logits of a variant, by its digest
+        self._seen: dict[tuple[bytes, bytes, str], dict[bytes, bytes]] = {}  # of an input: kept features -> variant
 
     def finish(self, metrics: Sequence[Metric]) -> list[float]:
         """The values of metrics, which advance together: what they ask for is batched."""
         values: list[float] = [float("nan")] * len(metrics)
-        asks: dict[int, Ask] = {}
+        asks: dict[int, Ask | list[Input]] = {}
         for number, one in enumerate(metrics):
             self._advance(number, one, None, asks, values)
         while asks:
@@ -137,30 +179,50 @@ class Runner:
         return self.finish([_started(function, self.subject, case, options) for case in found])
 
     @staticmethod
-    def _advance(number: int, one: Metric, answer: Any, asks: dict[int, Ask], values: list[float]) -> None:
+    def _advance(
+        number: int, one: Metric, answer: Any, asks: dict[int, Ask | list[Input]], values: list[float]
+    ) -> None:
         try:
             asks[number] = next(one) if answer is None else one.send(answer)
         except StopIteration as stop:
             values[number] = float(stop.value)
 
-    def answers(self, items: Sequence[Input], asks: Sequence[Ask]) -> list[np.ndarray]:
+    def answers(self, items: Sequence[Input], asks: Sequence[Ask | list[Input]]) -> list[np.ndarray]:
         """The logits of every ask's variants: (variant, class) each."""
         order: list[list[bytes]] = []
         waiting: dict[bytes, Input] = {}
+        size = 0
         for item, ask in zip(items, asks, strict=True):
-            item = replace(item, special=np.zeros_like(item.special)) if ask.special else item
-            keys = []
-            for variant in masking.masked(self.subject, item, ask.keep, ask.mask):
-                key = masking.digest(variant)
-                keys.append(key)
-                if key not in self._known:
-                    waiting[key] = variant
+            keys, made = self._made(item, ask)
             order.append(keys)
-            if sum(a.nbytes for v in waiting.values() for a in v.tensors.values()) > masking.MAX_BYTES:
+            for key, variant in made.items():
+                if key not in self._known and key not in waiting:
+                    waiting[key] = variant
+                    size += sum(array.nbytes for array in variant.tensors.values())
+            if size > masking.MAX_BYTES:
                 self._evaluate(waiting)
+                size = 0
         self._evaluate(waiting)
         self.asked += sum(map(len, order))
-        return [np.stack([self._known[key] for key in keys]) for keys in order]
+        return [np.stack([self._known[key] for key in keys]).astype(float) for keys in order]
+
+    def _made(self, item: Input, ask: Ask | list[Input]) -> tuple[list[bytes], dict[bytes, Input]]:
+        """The keys of all variants, and the variants that were not asked for before."""
+        if isinstance(ask, list):
+            keys = [masking.digest(variant) for variant in ask]
+            return keys, dict(zip(keys, ask, strict=True))
+        item = replace(item, special=_added(item)) if ask.special else item
+        seen = self._seen.setdefault((masking.digest(item), item.special.tobytes(), ask.mask), {})
+        rows = [row.tobytes() for row in ask.keep]
+        new = {name: row for name, row in zip(rows, ask.keep, strict=True) if name not in seen}
+        made = {}
+        if new:
+            for name, variant in zip(
+                new, masking.masked(self.subject, item, np.stack(list(new.values())), ask.mask), strict=True
+            ):
+                seen[name] = masking.digest(variant)
+                made[seen[name]] = variant
+        return [seen[name] for name in rows], made
 
     def _evaluate(self, waiting: dict[bytes, Input]) -> None:
         groups: dict[Any, list[bytes]] = {}
@@ -172,8 +234,9 @@ class Runner:
                 size = max(1, min(masking.MAX_ROWS, MAX_TOKENS // len(streams)))
                 for start in range(0, len(keys), size):
                     chosen = keys[start : start + size]
-                    logits = masking.logits(self.subject, [waiting[key] for key in chosen]).double().cpu().numpy()
-                    self._known.update(zip(chosen, logits, strict=True))
+                    logits = masking.logits(self.subject, [waiting[key] for key in chosen])
+                    wide = logits if logits.dtype.itemsize > 2 else logits.float()
+                    self._known.update(zip(chosen, wide.cpu().numpy(), strict=True))
         self.run += len(waiting)
         waiting.clear()
 

@@ -90,9 +90,9 @@ SIGNED = [
 ]
 EXACT = [
     "loo_agreement(mask='zero')",
-    "sensitivity_n(mask='zero', subsets=16)",
-    "infidelity(mask='zero', subsets=16)",
-    "infidelity(mask='zero', subsets=16, scaled=True)",
+    "sensitivity_n(mask='zero', subsets=8)",
+    "infidelity(mask='zero', subsets=8)",
+    "infidelity(mask='zero', subsets=8, scaled=True)",
 ]
 SIZES = ["au_mse(mask='zero')", "aupc(mask='zero')"]
 

@@ -130,7 +130,7 @@ class Conserving(_Ruled):
             return self.activated(args[0], func(*args, **kwargs), lambda x: func(x, *args[1:], **kwargs))
         if func in MULTIPLY and _tracked(args[0]) and _tracked(args[1]):
             return self._gated(func, args)
-        if func in PRODUCT and self._halves and sum(map(_tracked, args)) == 2:
+        if (func in PRODUCT or func is torch.baddbmm) and self._halves and sum(map(_tracked, args)) == 2:
             return func(*(_half(a) if _tracked(a) else a for a in args), **kwargs)
         if func in LINEAR and (self._epsilon or self._gamma):
             return self._linear(func, args, kwargs)

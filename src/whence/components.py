@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from whence.attention import Align, Record, Rules
+from whence.attention import Align, Record
 from whence.operations import (
     ACTIVATION,
     ADD,
@@ -28,8 +28,8 @@ from whence.operations import (
     PRODUCT,
     SUBTRACT,
     VIEW,
+    ByActivation,
     frozen_norm,
-    is_activation,
     linear_of,
     slope,
 )
@@ -37,34 +37,21 @@ from whence.operations import (
 Split = Literal["absdot", "norm", "equal", "none"]
 
 
-class Parts(Rules):
+class Parts(ByActivation):
     """The parts of every state that comes of a state with parts: (source, *state), the last of them being the rest."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
+        super().__init__(model)
         self._parts: Any = WeakIdKeyDictionary()  # tensor -> its parts, as long as the model keeps it
         self._gates: Any = WeakIdKeyDictionary()  # what came out of an activation
-        self._activations = [module for module in model.modules() if is_activation(module)]
-        self._handles: list[Any] = []
-        self._inside = 0  # activations that are running: their operations are covered as a whole
-
-    def __enter__(self) -> Parts:
-        for module in self._activations:
-            self._handles.append(module.register_forward_pre_hook(self._enters))
-            self._handles.append(module.register_forward_hook(self._leaves))
-        super().__enter__()
-        return self
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        for handle in self._handles:
-            handle.remove()
-        self._handles, self._inside = [], 0
         self._parts, self._gates = WeakIdKeyDictionary(), WeakIdKeyDictionary()
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        known = [] if self._inside else [tensor for tensor in _flat(args, kwargs) if tensor in self._parts]
+        known = [] if self.inside else [tensor for tensor in _flat(args, kwargs) if tensor in self._parts]
         if not known:
             return func(*args, **kwargs)
         before = {id(tensor): self._parts[tensor] for tensor in known}  # an operation in place changes its operand
@@ -140,17 +127,14 @@ class Parts(Rules):
             return self.added(a, first, -b if minus else b, out)
         return None if second is None else self.added(b, second, a, out)
 
-    def _enters(self, module: nn.Module, args: Any) -> None:
-        self._inside += 1
+    def concerns(self, x: Tensor) -> bool:
+        return x in self._parts
 
-    def _leaves(self, module: nn.Module, args: Any, out: Tensor) -> None:
-        self._inside -= 1
-        if not self._inside and args[0] in self._parts:
-            with torch._C.DisableTorchFunction(), torch.no_grad():
-                self._parts[out] = self.settled(self._parts[args[0]]) * slope(
-                    type(module).forward.__get__(module), args[0]
-                )
-                self._gates[out] = True
+    def activated(self, x: Tensor, y: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        with torch.no_grad():
+            self._parts[y] = self.settled(self._parts[x]) * slope(function, x)
+        self._gates[y] = True
+        return y
 
 
 @dataclass

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from whence.attention import Rules
+
 ADD = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__}
 SUBTRACT = {torch.sub, Tensor.sub, Tensor.__sub__}
 MULTIPLY = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__}
@@ -74,3 +76,48 @@ def linear_of(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Tensor
         given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
         return given["input"], given["weight"], given.get("bias")
     return args[1], args[2].T, args[0]  # addmm(bias, input, weight)
+
+
+class ByActivation(Rules):
+    """Rules to which every activation that is a module is one operation, however it writes it: `inside` is then set."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._activations = [module for module in model.modules() if self.covers(module)]
+        self._handles: list[Any] = []
+        self.inside = 0  # activations that are running
+
+    def covers(self, module: nn.Module) -> bool:
+        """A module that is treated as one activation."""
+        return is_activation(module)
+
+    def concerns(self, x: Tensor) -> bool:
+        """The rules have to do with what goes into this activation."""
+        raise NotImplementedError
+
+    def activated(self, x: Tensor, y: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """The output of an activation, under its rule."""
+        raise NotImplementedError
+
+    def __enter__(self) -> ByActivation:
+        for module in self._activations:
+            self._handles.append(module.register_forward_pre_hook(self._enters))
+            self._handles.append(module.register_forward_hook(self._leaves))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self.inside = [], 0
+
+    def _enters(self, module: nn.Module, args: Any) -> None:
+        self.inside += 1
+
+    def _leaves(self, module: nn.Module, args: Any, out: Tensor) -> Tensor:
+        self.inside -= 1
+        if self.inside or not self.concerns(args[0]):
+            return out
+        with torch._C.DisableTorchFunction():
+            return self.activated(args[0], out, type(module).forward.__get__(module))

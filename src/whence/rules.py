@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from whence.attention import Record, Rules
+from whence.attention import Record
 from whence.hooks import through
 from whence.operations import (
     ACTIVATION,
@@ -26,8 +26,8 @@ from whence.operations import (
     PRODUCT,
     SUBTRACT,
     VIEW,
+    ByActivation,
     frozen_norm,
-    is_activation,
     linear_of,
     slope,
 )
@@ -41,56 +41,22 @@ _NEGATE = {torch.neg, Tensor.neg, Tensor.__neg__}
 _MASK = {Tensor.masked_fill, torch.masked_fill, torch.where, Tensor.where}
 
 
-class _Ruled(Rules):
-    """What both kinds share: activations that are modules are treated as one operation each."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self._activations = [module for module in model.modules() if self.covers(module)]
-        self._handles: list[Any] = []
-        self._inside = 0
-
-    def covers(self, module: nn.Module) -> bool:
-        """A module that is treated as one activation."""
-        return is_activation(module)
-
-    def __enter__(self) -> _Ruled:
-        for module in self._activations:
-            self._handles.append(module.register_forward_pre_hook(self._enters))
-            self._handles.append(module.register_forward_hook(self._leaves))
-        super().__enter__()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
-        for handle in self._handles:
-            handle.remove()
-        self._handles, self._inside = [], 0
+class _Ruled(ByActivation):
+    """What all kinds share: a rule is asked for operations on what the target depends on."""
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         ruled = (
-            not self._inside and torch.is_grad_enabled() and any(_tracked(value) for value in (*args, *kwargs.values()))
+            not self.inside and torch.is_grad_enabled() and any(_tracked(value) for value in (*args, *kwargs.values()))
         )
         return self.ruled(func, args, kwargs) if ruled else func(*args, **kwargs)
+
+    def concerns(self, x: Tensor) -> bool:
+        return x.requires_grad
 
     def ruled(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An operation on at least one tensor that the target depends on."""
         raise NotImplementedError
-
-    def activated(self, x: Tensor, y: Tensor, function: Any) -> Tensor:
-        """The output of an activation, under its rule."""
-        raise NotImplementedError
-
-    def _enters(self, module: nn.Module, args: Any) -> None:
-        self._inside += 1
-
-    def _leaves(self, module: nn.Module, args: Any, out: Tensor) -> Tensor:
-        self._inside -= 1
-        if self._inside or not args[0].requires_grad:
-            return out
-        with torch._C.DisableTorchFunction():
-            return self.activated(args[0], out, type(module).forward.__get__(module))
 
 
 class Conserving(_Ruled):

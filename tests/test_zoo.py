@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 import whence
 from whence import zoo
+
+loaded = functools.cache(whence.load)
 
 
 @pytest.mark.parametrize("name", zoo.names())
@@ -47,3 +50,11 @@ def test_a_digit_is_explained(tmp_path: Path) -> None:
     assert a.input.grid == (7, 7) and a.features[0] == "[CLS]" and a.heatmap().shape == (28, 28)
     assert a.target.name == example.label  # type: ignore[union-attr]
     assert zoo.examples("digits", 5, seed=3)[0].label == zoo.examples("digits", 5, seed=3)[0].label
+
+
+@pytest.mark.parametrize("method", [record.name for record in whence.list_methods()])
+@pytest.mark.parametrize("name", ["sst2", "digits"])
+def test_every_method_runs_on_the_models_of_real_data(name: str, method: str) -> None:
+    example = zoo.examples(name, 1, seed=4)[0]
+    found = whence.explain(loaded(name), example.input, method)
+    assert np.isfinite(found.scores).all() and np.abs(found.scores).max() > 0

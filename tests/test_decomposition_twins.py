@@ -8,6 +8,7 @@ DecompX is gradient x input of that frozen model.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -23,15 +24,11 @@ from torch.overrides import TorchFunctionMode
 
 import whence
 from families import fresh, plain_inputs
+from relevance_by_hand import AllDouble
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 DECIDING = {"bert": 0, "distilbert": 0, "vit": 0, "gpt2": -1, "llama": -1}
-# In float64 to 1e-10 only models that stay in it: ViT and Llama take the softmax, Llama its norms, in float32.
-TOLERANCE = {
-    **{(name, SINGLE): 1e-5 for name in DECIDING},
-    **{(name, DOUBLE): 1e-10 for name in ("bert", "distilbert", "gpt2")},
-    **{(name, DOUBLE): 1e-6 for name in ("vit", "llama")},
-}
+TOLERANCE = {(name, dtype): close for name in DECIDING for dtype, close in ((SINGLE, 1e-5), (DOUBLE, 1e-10))}
 CASES = list(TOLERANCE)
 FAR = 1e-3
 SKIPPED = "deviation without the feed-forward part"
@@ -235,7 +232,7 @@ class Plain:
 
 def plain(name: str, model: Any, raw: Any, made: Any) -> Plain:
     tensors = {k: t.to(model.dtype) if t.is_floating_point() else t for k, t in plain_inputs(made, raw).items()}
-    with torch.no_grad():
+    with torch.no_grad(), kept_in(model.dtype):
         out = model(**tensors, output_attentions=True, output_hidden_states=True)
     logits = out.logits[0] if out.logits.ndim == 2 else out.logits[0, -1]
     states = [array(h[0]) for h in out.hidden_states]
@@ -262,7 +259,14 @@ def subject(name: str, dtype: torch.dtype) -> Any:
 
 @cache
 def explained(name: str, dtype: torch.dtype, spec: str) -> list[Any]:
-    return whence.explain(subject(name, dtype), raws(name), method=spec)
+    of = subject(name, dtype)  # made outside: its first weights are float32's
+    with kept_in(dtype):
+        return whence.explain(of, raws(name), method=spec)
+
+
+def kept_in(dtype: torch.dtype) -> Any:
+    """ViT takes its softmax, Llama its softmax and norms, in float32: in float64 they are kept from it."""
+    return AllDouble() if dtype == DOUBLE else contextlib.nullcontext()
 
 
 def distance(found: np.ndarray, right: np.ndarray) -> float:

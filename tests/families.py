@@ -6,6 +6,7 @@ The weights are drawn large enough that attention is far from uniform; default i
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import string
@@ -24,6 +25,7 @@ import transformers as hf
 from PIL import Image
 from torch import nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 LABELS = ["negative", "neutral", "positive"]
 SHAPES = ["circle", "square", "stripes"]
@@ -58,6 +60,22 @@ def family(name: str) -> Family:
 def fresh(name: str) -> Family:
     """A new copy of a family, with the same weights every time."""
     return FAMILIES[name]()
+
+
+class AllDouble(TorchFunctionMode):
+    """Models that turn to float32 in places (softmax, norms, positions) stay in float64."""
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def double(value: Any) -> Any:
+            return torch.float64 if value is torch.float32 else value
+
+        func = torch.Tensor.double if func is torch.Tensor.float else func
+        return func(*map(double, args), **{name: double(value) for name, value in (kwargs or {}).items()})
+
+
+def kept_in(dtype: torch.dtype) -> Any:
+    """A scope in which a model in float64 stays in it throughout."""
+    return AllDouble() if dtype == torch.float64 else contextlib.nullcontext()
 
 
 # --- Raw examples -----------------------------------------------------------------------------------------------------

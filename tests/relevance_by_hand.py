@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 
 @dataclass(eq=False)
@@ -105,17 +104,6 @@ class Network:
             for source, share in zip(step.sources, getattr(rules, step.kind)(step, found[step]), strict=True):
                 found[source] = found.get(source, 0) + share  # what is used twice gets the sum
         return found
-
-
-class AllDouble(TorchFunctionMode):
-    """Models that turn to float32 in places (softmax, norms, positions) stay in float64."""
-
-    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        def double(value: Any) -> Any:
-            return torch.float64 if value is torch.float32 else value
-
-        func = Tensor.double if func is Tensor.float else func
-        return func(*map(double, args), **{name: double(value) for name, value in (kwargs or {}).items()})
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -16,8 +15,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import whence
-from families import fresh, plain_inputs
-from relevance_by_hand import AllDouble
+from families import fresh, kept_in, plain_inputs
 from whence import registry
 from whence.cli import app
 from whence.hooks import difference, fingerprint
@@ -43,7 +41,7 @@ def unbiased(name: str, dtype: torch.dtype = SINGLE) -> Any:
 @cache
 def kept(name: str, dtype: torch.dtype = SINGLE, method: str = "lrp") -> whence.Conservation:
     subject = unbiased(name, dtype)
-    with AllDouble() if dtype == DOUBLE else contextlib.nullcontext():
+    with kept_in(dtype):
         return whence.conservation(subject, fresh(name).inputs[0], method)
 
 

@@ -8,7 +8,6 @@ DecompX is gradient x input of that frozen model.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -23,8 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import whence
-from families import fresh, plain_inputs
-from relevance_by_hand import AllDouble
+from families import fresh, kept_in, plain_inputs
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 DECIDING = {"bert": 0, "distilbert": 0, "vit": 0, "gpt2": -1, "llama": -1}
@@ -262,11 +260,6 @@ def explained(name: str, dtype: torch.dtype, spec: str) -> list[Any]:
     of = subject(name, dtype)  # made outside: its first weights are float32's
     with kept_in(dtype):
         return whence.explain(of, raws(name), method=spec)
-
-
-def kept_in(dtype: torch.dtype) -> Any:
-    """ViT takes its softmax, Llama its softmax and norms, in float32: in float64 they are kept from it."""
-    return AllDouble() if dtype == DOUBLE else contextlib.nullcontext()
 
 
 def distance(found: np.ndarray, right: np.ndarray) -> float:

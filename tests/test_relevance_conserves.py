@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import relevance_by_hand as hand
 import whence
-from families import fresh, plain_inputs
+from families import fresh, kept_in, plain_inputs
 from whence.hooks import through
 from whence.operations import ACTIVATION, MULTIPLY, NORM
 from whence.rules import Conserving, Positive
@@ -38,15 +38,11 @@ def without_biases(name: str, dtype: torch.dtype) -> Any:
     return whence.wrap(found.model.to(dtype), found.processor)
 
 
-def scope(dtype: torch.dtype) -> Any:
-    return hand.AllDouble() if dtype == DOUBLE else contextlib.nullcontext()
-
-
 @pytest.mark.parametrize("dtype", [SINGLE, DOUBLE], ids=str)
 @pytest.mark.parametrize("name", ["bert", "vit", "llama", "t5", "gpt2", "gemma3", "gemma2", "qwen3", "bart", "clip"])
 def test_without_biases_relevance_sums_to_the_output(name: str, dtype: torch.dtype) -> None:
     subject = without_biases(name, dtype)
-    with scope(dtype):
+    with kept_in(dtype):
         found = whence.explain(subject, fresh(name).inputs[:2], "lrp")
     for a in found:
         scores = np.atleast_2d(a.scores)
@@ -70,7 +66,7 @@ def test_with_biases_the_residual_is_their_relevance(name: str, options: dict[st
     model: Any = made.model.double()
     raw = made.inputs[0]
     spec = f"lrp({', '.join(f'{key}={value}' for key, value in options.items())})"
-    with hand.AllDouble():
+    with kept_in(DOUBLE):
         a = whence.explain(whence.wrap(model, made.processor), raw, spec)
         tensors = {k: t.double() if t.is_floating_point() else t for k, t in plain_inputs(made, raw).items()}
         with torch.no_grad():

@@ -5,7 +5,6 @@ whence explains a padded batch. Rules can be told to make one mistake; then the 
 
 from __future__ import annotations
 
-import contextlib
 from functools import cache
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import Tensor
 
 import relevance_by_hand as hand
 import whence
-from families import fresh, plain_inputs
+from families import fresh, kept_in, plain_inputs
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 # Relevance is divided by sums that nearly cancel, which makes the rounding of float32 grow: transformer attribution
@@ -40,7 +39,7 @@ def plain(name: str) -> list[tuple[hand.Network, int, list[Tensor]]]:
     model: Any = made.model.double()
     model.set_attn_implementation("eager")
     found = []
-    with hand.AllDouble():
+    with kept_in(DOUBLE):
         for raw in made.inputs[:3]:
             tensors = {k: t.double() if t.is_floating_point() else t for k, t in plain_inputs(made, raw).items()}
             out = model(**tensors, output_attentions=True)
@@ -56,7 +55,7 @@ def plain(name: str) -> list[tuple[hand.Network, int, list[Tensor]]]:
 def explained(name: str, dtype: torch.dtype, spec: str, *, alone: bool = False) -> list[np.ndarray]:
     """What whence says, one array over the tokens of each input."""
     model = subject(name, dtype)
-    with hand.AllDouble() if dtype == DOUBLE else contextlib.nullcontext():
+    with kept_in(dtype):
         found = whence.explain(model, fresh(name).inputs[:3], spec, batch_size=1 if alone else None)
     return [
         np.atleast_2d(a.scores)[0][: len(net.steps[0].value)] for a, (net, *_) in zip(found, plain(name), strict=True)

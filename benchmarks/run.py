@@ -234,25 +234,33 @@ def path_race(count: int = 50) -> Race:
             for (x, x0), t in zip(encoded, targets, strict=True)
         ]
 
-    def theirs(steps: int) -> list[torch.Tensor]:
-        return [
-            layer.attribute(
-                x, x0, target=t, additional_forward_args=(torch.ones_like(x),), n_steps=steps, method="gausslegendre"
-            )
-            for (x, x0), t in zip(encoded, targets, strict=True)
-        ]
+    def captum(number: int, steps: int) -> torch.Tensor:
+        (x, x0), target, ones = encoded[number], targets[number], torch.ones_like(encoded[number][0])
+        return layer.attribute(
+            x, x0, target=target, additional_forward_args=(ones,), n_steps=steps, method="gausslegendre"
+        )
 
-    def close(found: list[torch.Tensor]) -> bool:
-        pairs = zip(found, gaps, strict=True)
-        return all(abs(float(f.sum()) - gap) <= 0.01 * max(abs(gap), 0.1) for f, gap in pairs)
+    hardest = list(range(count))  # those that failed last come first, so that most numbers of steps fail at once
 
-    steps = next(n for n in (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512) if close(theirs(n)))
+    def close(steps: int) -> bool:
+        for number in hardest:
+            gap = gaps[number]
+            if abs(float(captum(number, steps).sum()) - gap) > 0.01 * max(abs(gap), 0.1):
+                hardest.insert(0, hardest.pop(hardest.index(number)))
+                return False
+        return True
+
+    steps = next(n for n in range(8, 1024) if close(n))
+
+    def theirs() -> None:
+        for number in range(count):
+            captum(number, steps)
 
     def ours() -> None:
         whence.explain(subject, sentences, "integrated_gradients(baseline='pad')")
 
     peer = f"captum with {steps} steps"
-    return Race(f"integrated gradients of {count} sentences to 1 %", peer, "<= 0.50", ours, lambda: theirs(steps))
+    return Race(f"integrated gradients of {count} sentences to 1 %", peer, "<= 0.50", ours, theirs)
 
 
 def shap_race(sentences: int = 5, most: int = 60) -> Race:

@@ -132,8 +132,13 @@ def collate(
     return Batch(list(inputs), tensors, streams, seed)
 
 
-def buckets(inputs: Sequence[Input], batch_size: int | None, *, exact: bool) -> Iterator[list[int]]:
-    """Numbers of inputs that go together: like shapes, similar lengths (equal ones when `exact`), longest first."""
+def buckets(
+    inputs: Sequence[Input], batch_size: int | None, *, exact: bool, enough: int = MAX_TOKENS
+) -> Iterator[list[int]]:
+    """Numbers of inputs that go together: like shapes, similar lengths (equal ones when `exact`), longest first.
+
+    A batch with `enough` tokens does not take shorter inputs that would be padded by more than a tenth.
+    """
 
     def key(number: int) -> tuple[Any, ...]:
         item, lengths = inputs[number], _lengths(inputs[number])
@@ -152,7 +157,9 @@ def buckets(inputs: Sequence[Input], batch_size: int | None, *, exact: bool) -> 
             alike = keys[number] == first if exact else keys[number][0] == first[0]
             tokens = sum(max(a, b) for a, b in zip(first[1], keys[number][1], strict=True)) if alike else 0
             full = len(group) >= (batch_size or MAX_EXAMPLES)
-            full |= batch_size is None and (len(group) + 1) * tokens > MAX_TOKENS
+            if batch_size is None:
+                full |= (len(group) + 1) * tokens > MAX_TOKENS
+                full |= len(group) * sum(first[1]) >= enough and sum(keys[number][1]) < 0.9 * tokens
             if full or not alike:
                 yield group
                 group = []

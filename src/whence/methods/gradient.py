@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,8 @@ Streams = dict[str, Tensor]  # stream -> (batch, token, width), or (batch, chann
 
 MAX_ROWS = 64  # points of a path in one pass
 MAX_STEPS = 1024
+FIRST_PIECES = 4  # of the path of integrated gradients
+SHORTEST = 1 / 4096  # a piece in which the target still jumps is not halved any more
 
 
 @method(family="gradient", signed=False, needs=("gradient:{at}",), paper="arXiv:1312.6034")
@@ -64,17 +67,19 @@ def integrated_gradients(
     steps: int | None = None,
     tolerance: float = 0.01,
     baseline: Baseline | list[Baseline] | None = None,
-    rule: Literal["gausslegendre", "midpoint", "trapezoid", "left", "right"] = "gausslegendre",
+    rule: Literal["gausslegendre", "midpoint", "trapezoid", "left", "right"] | None = None,
     at: At = "word",
     softplus: float | None = None,
 ) -> Explained:
     """(x - x0) times the mean gradient along the straight path from the baseline x0 to the input x.
 
-    Without `steps`, their number doubles until the scores sum to f(x) - f(x0) within `tolerance` of
-    max(|f(x) - f(x0)|, 0.1). Special tokens are kept in the baseline, so they score 0. `baseline` is a token, "zero",
-    an array that is put in place of every state, or a function of the states; by default the first of pad, unknown and
-    mask that the tokenizer has, and zero (the mean colour) for pictures. A list of baselines gives the mean over them:
-    expected gradients. `softplus` is as in `gradient`; with it 64 steps are taken unless `steps` says otherwise.
+    The path is halved where it bends, wherever a piece's scores do not sum to its own change of f, until all sum to
+    f(x) - f(x0) within `tolerance` of max(|f(x) - f(x0)|, 0.1). With `steps`, that many gradients are taken instead, at
+    places set by `rule` (gausslegendre unless named; 64 steps where only a rule is given). Special tokens are kept in
+    the baseline, so they score 0. `baseline` is a token, "zero", an array that is put in place of every state, or a
+    function of the states; by default the first of pad, unknown and mask that the tokenizer has, and zero (the mean
+    colour) for pictures. A list of baselines gives the mean over them: expected gradients. `softplus` is as in
+    `gradient`; with it `steps` are taken, too.
     """
     if isinstance(baseline, list):
         options: dict[str, Any] = {"steps": steps, "tolerance": tolerance, "rule": rule, "at": at, "softplus": softplus}
@@ -82,32 +87,97 @@ def integrated_gradients(
     if steps is not None and steps < (2 if rule == "trapezoid" else 1):
         raise ValueError(f"integrated_gradients: steps must be a positive number (2 for the trapezoid), not {steps}")
     x = subject.trace(batch, target, (f"state:{at}",)).states[at]
-    x0 = baseline_states(subject, batch, at, x, baseline)
-    base = subject.values_at(batch, target, at, x0)
-    gap = subject.values(batch, target) - base
-    scores = torch.zeros(batch.mask.shape, dtype=precision(subject), device=gap.device)
-    details: dict[str, Tensor] = {}  # the map of pixels, where there is one
-    used = torch.zeros(len(batch), dtype=torch.long)
-    adaptive = steps is None and softplus is None  # a softened gradient adds up to another function's values
-    active, count = list(range(len(batch))), steps or (8 if adaptive else 64)
-    while active:
-        part = batch.chosen(active)
-        start, end = ({s: t[active] for s, t in ends.items()} for ends in (x0, x))
-        points = nodes_of(rule, count)
-        products = along(subject, part, target.chosen(active), at, start, end, *points, softplus=softplus)
-        found = placed(subject, part, {stream: p.sum(width_axis(p)) for stream, p in products.items()})
-        scores[active] = found.scores.to(scores.dtype)
-        for name, values in found.details.items():
-            details.setdefault(name, values.new_zeros(len(batch), *values.shape[1:]))[active] = values
-        used[active] = count
-        error = (scores.sum(1) - gap).abs() / gap.abs().clamp(min=0.1)
-        active = [row for row in active if adaptive and error[row] > tolerance]
-        if count >= MAX_STEPS:
+    path = Straight(subject, batch, target, at, baseline_states(subject, batch, at, x, baseline), x, softplus)
+    if steps is None and rule is None and softplus is None:  # a softened gradient adds up to another function's values
+        return _halved(path, tolerance)
+    places, weights = nodes_of(rule or "gausslegendre", steps or 64)
+    rows = np.repeat(np.arange(len(batch)), len(places))
+    path.walk(rows, np.tile(places, len(batch)))
+    return path.explained(np.tile(weights, len(batch)), subject.values_at(batch, target, at, path.x0))
+
+
+def _halved(path: Straight, tolerance: float) -> Explained:
+    """Simpson's rule on pieces of the path, halved until it is exact enough; both halves use what is known already."""
+    count, per = len(path.batch), 2 * FIRST_PIECES + 1
+    path.walk(np.repeat(np.arange(count), per), np.tile(np.linspace(0, 1, per), count))
+    first = per * np.arange(count)[:, None, None] + 2 * np.arange(FIRST_PIECES)[:, None] + np.arange(3)
+    pieces = first.reshape(-1, 3)  # each by the numbers of its start, middle and end
+    start, end = path.f[first[:, 0, 0]], path.f[first[:, -1, 2]]
+    limit = tolerance * np.maximum(np.abs(end - start), 0.1)
+    while True:
+        a, middle, b = pieces.T
+        length, row = path.places[b] - path.places[a], path.rows[a]
+        missing = length * (path.slopes[a] + 4 * path.slopes[middle] + path.slopes[b]) / 6 - (path.f[b] - path.f[a])
+        total, largest = np.bincount(row, missing, count), np.zeros(count)
+        np.maximum.at(largest, row, np.abs(missing))
+        taken = np.bincount(path.rows, minlength=count)
+        unfinished = (np.abs(total) > limit) & (taken < MAX_STEPS)
+        split = unfinished[row] & (np.abs(missing) >= np.minimum(limit, largest)[row]) & (length > SHORTEST)
+        if not split.any():
             break
-        count *= 2
-    details |= {"steps": used, "completeness_error": error}
-    notes = (f"the completeness error is still above {tolerance} after {MAX_STEPS} steps",) if active else ()
-    return Explained(scores, base=base, details=details, notes=notes)
+        a, middle, b = pieces[split].T
+        quarters = np.concatenate([path.places[a] + path.places[middle], path.places[middle] + path.places[b]]) / 2
+        left, right = np.split(path.walk(np.tile(row[split], 2), quarters), 2)
+        halves = [np.stack([a, left, middle], 1), np.stack([middle, right, b], 1)]
+        pieces = np.concatenate([pieces[~split], *halves])
+    weights = np.zeros(len(path.places))
+    for place, share in ((a, 1 / 6), (middle, 4 / 6), (b, 1 / 6)):
+        np.add.at(weights, place, share * length)
+    found = path.explained(weights, torch.from_numpy(start))
+    if (np.abs(total) <= limit).all():
+        return found
+    why = f"the target jumps along the path, or bends more than {MAX_STEPS} steps can follow"
+    return replace(found, notes=(f"the completeness error is still above {tolerance}: {why}",))
+
+
+class Straight:
+    """The straight path from x0 to x, and what was met on it so far: f, and each feature's share of its slope."""
+
+    def __init__(
+        self, subject: Subject, batch: Batch, target: Aim, at: At, x0: Streams, x: Streams, softplus: float | None
+    ) -> None:
+        self.subject, self.batch, self.target, self.at = subject, batch, target, at
+        self.x0, self.x, self.softplus = x0, x, softplus
+        self.rows, self.places = np.zeros(0, int), np.zeros(0)
+        self.f, self.slopes = np.zeros(0), np.zeros(0)
+        self.shares: dict[str, list[Tensor]] = {stream: [] for stream in x}
+
+    def walk(self, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Take the gradient of these examples at these places (0 to 1) of the path; their numbers in the lists."""
+        for start in range(0, len(rows), MAX_ROWS):
+            chosen = rows[start : start + MAX_ROWS].tolist()
+            alphas = torch.tensor(places[start : start + MAX_ROWS], dtype=precision(self.subject))
+            points = {}
+            for stream, x in self.x.items():
+                a = alphas.to(x.device).reshape(-1, *[1] * (x.ndim - 1))
+                points[stream] = torch.lerp(wide(self.x0[stream])[chosen], wide(x)[chosen], a)
+            rules = None if self.softplus is None else Softened(self.subject.model, self.softplus)
+            part, aim = self.batch.chosen(chosen), self.target.chosen(chosen)
+            f, gradients = self.subject.gradient(part, aim, self.at, points, rules)
+            slopes = np.zeros(len(chosen))
+            for stream, g in gradients.items():
+                moved = (wide(self.x[stream]) - wide(self.x0[stream]))[chosen] * wide(g)
+                share = moved.sum(width_axis(moved))
+                self.shares[stream].append(share)
+                slopes += share.flatten(1).double().sum(1).cpu().numpy()
+            self.f, self.slopes = np.append(self.f, f.double().cpu().numpy()), np.append(self.slopes, slopes)
+        self.rows, self.places = np.append(self.rows, rows), np.append(self.places, places)
+        return np.arange(len(self.rows) - len(rows), len(self.rows))
+
+    def explained(self, weights: np.ndarray, base: Tensor) -> Explained:
+        """The weighted sum of the shares of each example."""
+        summed = {}
+        for stream, shares in self.shares.items():
+            share = torch.cat(shares)
+            weight = torch.from_numpy(weights).to(share).reshape(-1, *[1] * (share.ndim - 1))
+            rows = torch.from_numpy(self.rows).to(share.device)
+            summed[stream] = share.new_zeros(len(self.batch), *share.shape[1:]).index_add(0, rows, share * weight)
+        found = placed(self.subject, self.batch, summed)
+        base = base.to(found.scores)
+        gap = self.subject.values(self.batch, self.target).to(base) - base
+        error = (found.scores.sum(1) - gap).abs() / gap.abs().clamp(min=0.1)
+        used = torch.from_numpy(np.bincount(self.rows, minlength=len(self.batch)))
+        return replace(found, base=base, details=found.details | {"steps": used, "completeness_error": error})
 
 
 def _expected(found: list[Explained]) -> Explained:
@@ -142,8 +212,6 @@ def along(
     x: Streams,
     nodes: np.ndarray,
     weights: np.ndarray,
-    *,
-    softplus: float | None = None,
 ) -> Streams:
     """(x - x0) times the weighted sum of the gradients at the nodes of the path."""
     total: Streams = {}
@@ -156,8 +224,7 @@ def along(
         for stream in x:
             a = alphas.to(x[stream].device).reshape(1, -1, *[1] * (x[stream].ndim - 1))
             points[stream] = torch.lerp(wide(x0[stream])[:, None], wide(x[stream])[:, None], a).flatten(0, 1)
-        rules = None if softplus is None else Softened(subject.model, softplus)
-        _, gradients = subject.gradient(batch.chosen(rows), target.chosen(rows), at, points, rules)
+        _, gradients = subject.gradient(batch.chosen(rows), target.chosen(rows), at, points)
         for stream, g in gradients.items():
             share = shares.to(g.device).reshape(1, -1, *[1] * (g.ndim - 1))
             step = (wide(g).unflatten(0, (len(batch), -1)) * share).sum(1)

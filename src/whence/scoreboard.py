@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from whence import api, registry
-from whence.metrics.running import Runner, cases
+from whence.metrics.running import Curve, Runner, cases, hidden_by
 from whence.subject import Subject
 from whence.types import Scoreboard
 
 CHUNK = 16  # examples between two writes of what is done
+SHARES = np.linspace(0, 1, 21)  # of the features, where curves are kept
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 _PARTS = ("text", "pair", "prompt", "continuation", "source", "output", "image")
 
@@ -24,9 +25,9 @@ _PARTS = ("text", "pair", "prompt", "continuation", "source", "output", "image")
 def read(data: Any, limit: int | None = None) -> tuple[list[Any], list[Any], list[Any]]:
     """Inputs, labels and truths (None where not given) of a list, a CSV, TSV, JSONL or Parquet file, or a folder.
 
-    A file has a column per part of an input (text, pair, prompt, continuation, source, output, image; `sentence` and
-    `review` are taken for text), and may have `label` and `truth`. A folder holds pictures, or folders of them named by
-    their labels.
+    A file has a column per part of an input (text, pair, prompt, continuation, source, output, image; the only column
+    beside `label` and `truth` is text, whatever its name), and may have `label` and `truth`. A folder holds pictures,
+    or folders of them named by their labels.
     """
     rows = list(_rows(data))[:limit]
     if not rows:
@@ -48,9 +49,11 @@ def _rows(data: Any) -> Iterator[tuple[Any, Any, Any]]:
     if not place.is_file():
         raise FileNotFoundError(f"there is no file or folder {str(place)!r} to evaluate on")
     for row in _records(place):
-        names = {"sentence": "text", "review": "text"}
-        given = {names.get(key, key): value for key, value in row.items() if value is not None}
+        given = {key: value for key, value in row.items() if value is not None}
         parts = {key: given[key] for key in _PARTS if key in given}
+        others = given.keys() - {"label", "truth"}
+        if not parts and len(others) == 1:
+            parts = {"text": given[others.pop()]}
         if not parts:
             raise ValueError(f"{place.name} has the columns {', '.join(row)}; one of {', '.join(_PARTS)} is needed")
         single = next(iter(parts.values())) if set(parts) in ({"text"}, {"image"}, {"prompt"}, {"source"}) else parts
@@ -119,8 +122,18 @@ def evaluate(
                 file.write(json.dumps(chunk) + "\n")
     values = np.concatenate([np.array(chunk["values"], float) for chunk in done], -1)  # (method, metric, example)
     seconds = np.concatenate([np.array(chunk["seconds"]) for chunk in done], -1)  # (method, example)
-    better = tuple(record.better for record, _ in measures)
-    return Scoreboard(tuple(names), tuple(heading["metrics"]), better, values, seconds, subject.name, seed)
+    first = cases(subject, api.explain(subject, inputs[0], "random", labels[0], truncate=truncate))[0].item
+    return Scoreboard(
+        methods=tuple(names),
+        metrics=tuple(heading["metrics"]),
+        better=tuple(record.better for record, _ in measures),
+        values=values,
+        seconds=seconds,
+        model=subject.name,
+        seed=seed,
+        hidden=tuple(hidden_by(subject, first, record, options) for record, options in measures),
+        curves=_joined(done),
+    )
 
 
 def _label(subject: Subject, label: Any) -> Any:
@@ -150,15 +163,17 @@ def _chunk(
     truncate: bool,
 ) -> dict[str, Any]:
     """Values (method, metric, example) and seconds (method, example) of a few examples."""
-    values, seconds = [], []
+    values, seconds, curves = [], [], []
     for method in methods:
         started = time.perf_counter()
         found = api.explain(subject, inputs, method, labels, seed=seed, truncate=truncate)
         seconds.append([(time.perf_counter() - started) / len(inputs)] * len(inputs))
         rows = [cases(subject, a, truth, seed) for a, truth in zip(found, truths, strict=True)]
         flat, owner = [c for row in rows for c in row], [n for n, row in enumerate(rows) for _ in row]
-        values.append([_means(runner.score(r.function, flat, o), owner, len(inputs)) for r, o in measures])
-    return {"values": values, "seconds": seconds}
+        scored = [runner.score(record.function, flat, options) for record, options in measures]
+        values.append([_means([float(v) for v in own], owner, len(inputs)) for own in scored])
+        curves.append([_curve(own) for own in scored])
+    return {"values": values, "seconds": seconds, "curves": curves}
 
 
 def _means(values: list[float], owner: list[int], count: int) -> list[float | None]:
@@ -168,6 +183,20 @@ def _means(values: list[float], owner: list[int], count: int) -> list[float | No
         if not np.isnan(value):
             by_example[number].append(value)
     return [float(np.mean(own)) if own else None for own in by_example]
+
+
+def _curve(found: list[float | Curve]) -> list[float] | None:
+    """The mean of the curves of a chunk's rows."""
+    curves = [one.at(SHARES) for one in found if isinstance(one, Curve)]
+    return np.mean(curves, 0).tolist() if curves else None
+
+
+def _joined(done: list[dict[str, Any]]) -> np.ndarray:
+    """The mean curves over all chunks: (method, metric, share), not a number where a metric has none."""
+    weights = [len(chunk["seconds"][0]) for chunk in done]
+    blank = [np.nan] * len(SHARES)
+    curves = [[[own or blank for own in row] for row in chunk["curves"]] for chunk in done]
+    return np.average(np.array(curves, float), axis=0, weights=weights)
 
 
 def _resumed(file: str | Path | None, heading: dict[str, Any]) -> list[dict[str, Any]]:

@@ -107,6 +107,11 @@ class Subject:
         """The tokens of a text, ids and pieces."""
         return encoding.pieces(self.processor, text)
 
+    @property
+    def unknown(self) -> int | None:
+        """The token for what a tokenizer does not know."""
+        return encoding.mask_ids(self.processor)["unknown"] if self.processor is not None else None
+
     def name_of(self, index: int) -> str:
         """The label of a class, or the text of a token."""
         if self.generates and index >= 0:

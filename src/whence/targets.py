@@ -141,12 +141,14 @@ class Namer(Protocol):
 
     @property
     def generates(self) -> bool: ...
+    @property
+    def unknown(self) -> int | None: ...
     def name_of(self, index: int) -> str: ...
     def pieces(self, text: str) -> list[tuple[int, str]]: ...
 
 
 def resolve(wanted: Any, subject: Namer) -> Target | Function:
-    """What the caller wrote to a Target: a label first, then an index, a token's text, `kind(...)`; or a function."""
+    """What the caller wrote to a Target: a label first, then an index, `kind(...)`, a token's text; or a function."""
     if wanted is None:
         return Target()
     if isinstance(wanted, Target):
@@ -157,12 +159,13 @@ def resolve(wanted: Any, subject: Namer) -> Target | Function:
         return wanted
     if isinstance(wanted, bool) or not isinstance(wanted, (str, int, np.integer)):
         raise ValueError(f"a target is a label, an index, a token's text or a function, not {wanted!r}")
-    index = _find(wanted, subject)
-    if index is not None:
-        return Target("logit", index, subject.name_of(index))
-    kind, arguments = _spec(wanted)
+    # an LM's vocabulary may hold the word "margin", and any text is one unknown token to some: kinds come first
+    kind, arguments = ("", []) if wanted in (subject.labels or ()) else _spec(wanted)
     if not kind:
-        raise _unknown(wanted, subject)
+        index = _find(wanted, subject)
+        if index is None:
+            raise _unknown(wanted, subject)
+        return Target("logit", index, subject.name_of(index))
     if len(arguments) != 2 if kind == "contrast" else len(arguments) > 1:
         count = "two classes or tokens" if kind == "contrast" else "one class or token, or none"
         raise ValueError(f"the target {kind}(...) takes {count}, and {wanted!r} has {len(arguments)}")
@@ -189,7 +192,8 @@ def _find(wanted: Any, subject: Namer) -> int | None:
         return labels.index(wanted)
     if subject.generates and isinstance(wanted, str):
         pieces = subject.pieces(wanted)
-        return pieces[0][0] if len(pieces) == 1 else None
+        known = len(pieces) == 1 and (pieces[0][0] != subject.unknown or wanted.strip() == pieces[0][1].strip())
+        return pieces[0][0] if known else None
     return None
 
 
@@ -198,6 +202,8 @@ def _unknown(wanted: Any, subject: Namer) -> ValueError:
         return ValueError(f"a target names an index or a token's text, not {wanted!r}")
     if subject.generates:
         pieces = subject.pieces(wanted)
+        if len(pieces) == 1:
+            return ValueError(f"the target {wanted!r} is not in the vocabulary of {subject.name}; give a token that is")
         shown = ", ".join(repr(piece) for _, piece in pieces)
         return ValueError(
             f"the target {wanted!r} is {len(pieces)} tokens ({shown}), and a target is one; "

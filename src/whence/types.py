@@ -468,6 +468,7 @@ class Score(_Record):
     better: str  # "higher" or "lower"
     values: np.ndarray | None = None  # (example,)
     interval: tuple[float, float] | None = None  # of the value, lower and upper end
+    hidden: str = ""  # what stands in place of features that the metric hides
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -480,7 +481,8 @@ class Score(_Record):
     def __str__(self) -> str:
         interval = "" if self.interval is None else f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]"
         examples = "" if self.values is None else f", {self.values.size} example{'s' * (self.values.size != 1)}"
-        return f"{self.metric} = {self.value:.4g}{interval} ({self.better} is better{examples})"
+        hidden = self.hidden and f", hidden by {self.hidden}"
+        return f"{self.metric} = {self.value:.4g}{interval} ({self.better} is better{examples}{hidden})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -494,9 +496,13 @@ class Scoreboard(_Result):
     seconds: np.ndarray  # (method, example): what an explanation took
     model: str = ""
     seed: int = 0
+    hidden: tuple[str, ...] = ()  # by what each metric hides features; "" where it hides none
+    curves: np.ndarray | None = None  # (method, metric, share of features from 0 to 1), NaN where there is none
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._set("hidden", tuple(self.hidden) or ("",) * len(self.metrics))
+        self._set("curves", None if self.curves is None else _read_only(np.array(self.curves, float)))
         self._set("values", _read_only(np.array(self.values, float)))
         self._set("seconds", _read_only(np.array(self.seconds, float)))
 
@@ -510,7 +516,7 @@ class Scoreboard(_Result):
         m = self.metrics.index(metric)
         own = self.values[self.methods.index(method), m]
         mean, interval = bootstrap(own, self.seed)
-        return Score(metric, mean, self.better[m], own, interval)
+        return Score(metric, mean, self.better[m], own, interval, self.hidden[m])
 
     def best(self, metric: str) -> str:
         """The method with the best mean."""
@@ -546,7 +552,7 @@ class Scoreboard(_Result):
 
     def to_csv(self) -> str:
         """One line per method and metric: mean, interval, p against the best, examples, seconds per example."""
-        lines = ["method,metric,better,mean,low,high,p,examples,seconds"]
+        lines = ["method,metric,better,hidden,mean,low,high,p,examples,seconds"]
         for method in self.methods:
             for metric in self.metrics:
                 s = self.score(method, metric)
@@ -554,7 +560,7 @@ class Scoreboard(_Result):
                 count = int((~np.isnan(self.values[self.methods.index(method), self.metrics.index(metric)])).sum())
                 seconds = self.seconds[self.methods.index(method)].mean()
                 numbers = [s.value, low, high, self.p_value(method, metric)]
-                words = [f'"{method}"', f'"{metric}"', s.better]
+                words = [f'"{method}"', f'"{metric}"', s.better, f'"{s.hidden}"']
                 lines.append(",".join([*words, *(f"{n:.6g}" for n in numbers), str(count), f"{seconds:.4g}"]))
         return "\n".join(lines) + "\n"
 

@@ -1,5 +1,8 @@
-"""The metrics. Importing this package registers them all."""
+"""The metrics. Importing this package registers them all, in the order in which they are listed."""
 
 from whence.metrics import faithfulness, pictures, plausibility, robustness
 
-__all__ = ["faithfulness", "pictures", "plausibility", "robustness"]
+# isort: split
+from whence.metrics import axioms
+
+__all__ = ["axioms", "faithfulness", "pictures", "plausibility", "robustness"]

@@ -15,16 +15,11 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from whence.masking import Way
-from whence.metrics.running import Ask, Case, Metric
+from whence.metrics.running import Ask, Case, Curve, Metric
 from whence.registry import metric
 from whence.subject import Subject
 
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
-
-
-def area(values: np.ndarray) -> float:
-    """The area under a curve over [0, 1], by trapezoids."""
-    return float(np.trapezoid(values, dx=1 / (len(values) - 1)))
 
 
 @metric(better="higher", paper="arXiv:2202.07304")
@@ -36,7 +31,7 @@ def auac(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown"
     """
     keep = _shares(case, case.scores, steps, special)
     logits = yield Ask(keep, mask, special)
-    return area(case.probability(logits))
+    return Curve(case.probability(logits))
 
 
 @metric(better="lower", paper="arXiv:2202.07304")
@@ -46,14 +41,14 @@ def au_mse(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknow
     `steps`, `mask` and `special` are as in `auac`; the share that is hidden is the one rounded up.
     """
     logits = yield Ask(~_shares(case, -np.abs(case.scores), steps, special), mask, special)
-    return area(((logits - logits[0]) ** 2).sum(-1))
+    return Curve(((logits - logits[0]) ** 2).sum(-1))
 
 
 @metric(better="higher", paper="arXiv:2202.07304")
 def aupc(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown", special: bool = True) -> Metric:
     """The pruning curve of `au_mse`, with p of the target's class in place of the squared change."""
     logits = yield Ask(~_shares(case, -np.abs(case.scores), steps, special), mask, special)
-    return area(case.probability(logits))
+    return Curve(case.probability(logits))
 
 
 @metric(better="higher", paper="arXiv:1806.07421")
@@ -63,14 +58,14 @@ def insertion(subject: Subject, case: Case, *, steps: int | None = None, mask: W
     One feature at a time, or in so many equal `steps`.
     """
     logits = yield Ask(_one_by_one(case, case.scores, steps), mask)
-    return area(case.probability(logits))
+    return Curve(case.probability(logits))
 
 
 @metric(better="lower", paper="arXiv:1806.07421")
 def deletion(subject: Subject, case: Case, *, steps: int | None = None, mask: Way = "auto") -> Metric:
     """Features are hidden from the highest score on: area under p of the target's class."""
     logits = yield Ask(_one_by_one(case, -case.scores, steps)[::-1], mask)
-    return area(case.probability(logits))
+    return Curve(case.probability(logits))
 
 
 @metric(better="higher", paper="arXiv:1911.03429")

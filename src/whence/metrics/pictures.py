@@ -10,7 +10,7 @@ from scipy.ndimage import distance_transform_edt
 
 from whence import masking
 from whence.metrics.plausibility import average_precision
-from whence.metrics.running import Case, Metric
+from whence.metrics.running import Case, Curve, Metric
 from whence.plots.image import heatmap, patches, upsample
 from whence.registry import metric
 from whence.subject import Subject
@@ -101,4 +101,4 @@ def _blackened(subject: Subject, case: Case, scores: np.ndarray, measure: str) -
     if measure == "accuracy" and logits.shape[-1] == 1:
         raise ValueError(f"{subject.name} has one output, so no class is first; use measure='probability'")
     values = case.probability(logits) if measure == "probability" else logits.argmax(-1) == case.target.index
-    return float(np.trapezoid(values.astype(float), dx=0.1))
+    return Curve(values.astype(float), end=0.9)

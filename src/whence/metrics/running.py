@@ -7,7 +7,7 @@ class), as often as it likes, and returns its value. A `Runner` drives many of t
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from whence import masking
 from whence.batching import MAX_TOKENS, ids_of
 from whence.hooks import lent
 from whence.masking import Way
+from whence.registry import Record
 from whence.subject import Subject
 from whence.types import Attribution, Input, Target
 
@@ -92,7 +93,23 @@ class Case:
         return int(self.target.index)
 
 
-Metric = Generator[Ask | list[Input], np.ndarray, float]
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """What a metric that watches the model while features come or go returns: the area is its value."""
+
+    values: np.ndarray  # at equal distances, from share 0 of the features to the share `end`
+    end: float = 1.0
+
+    def __float__(self) -> float:
+        """The area under the curve, by trapezoids."""
+        return float(np.trapezoid(self.values, dx=self.end / (len(self.values) - 1)))
+
+    def at(self, shares: np.ndarray) -> np.ndarray:
+        """The values at these shares, not a number beyond the end."""
+        return np.interp(shares, np.linspace(0, self.end, len(self.values)), self.values, right=np.nan)
+
+
+Metric = Generator[Ask | list[Input], np.ndarray, float | Curve]
 
 
 def cases(subject: Subject, a: Attribution, truth: Any = None, seed: int = 0) -> list[Case]:
@@ -122,6 +139,16 @@ def cases(subject: Subject, a: Attribution, truth: Any = None, seed: int = 0) ->
         output = float(np.asarray(a.output)[number])
         found.append(Case(item, a.scores[number, :size], _one(targets[number]), output, residual, own, seed, a.method))
     return found
+
+
+def hidden_by(subject: Subject, item: Input, record: Record, options: Mapping[str, Any]) -> str:
+    """How a metric hides features of such inputs, in a word, or by stream where they differ; "" if it hides none."""
+    if "mask" not in record.options:
+        return ""
+    ways = masking.ways(subject, item, options.get("mask", record.options["mask"].default))
+    if len(set(ways.values())) == 1:
+        return next(iter(ways.values()))
+    return ", ".join(f"{stream}: {way}" for stream, way in ways.items())
 
 
 def _merged(subject: Subject, item: Input) -> bool:
@@ -160,9 +187,9 @@ class Runner:
         self._known: dict[bytes, np.ndarray] = {}  # logits of a variant, by its digest
         self._seen: dict[tuple[bytes, bytes, str], dict[bytes, bytes]] = {}  # of an input: kept features -> variant
 
-    def finish(self, metrics: Sequence[Metric]) -> list[float]:
-        """The values of metrics, which advance together: what they ask for is batched."""
-        values: list[float] = [float("nan")] * len(metrics)
+    def finish(self, metrics: Sequence[Metric]) -> list[float | Curve]:
+        """What metrics return, which advance together: what they ask for is batched."""
+        values: list[float | Curve] = [float("nan")] * len(metrics)
         asks: dict[int, Ask | list[Input]] = {}
         for number, one in enumerate(metrics):
             self._advance(number, one, None, asks, values)
@@ -173,19 +200,19 @@ class Runner:
                 self._advance(number, metrics[number], answer, asks, values)
         return values
 
-    def score(self, function: Any, found: Sequence[Case], options: dict[str, Any]) -> list[float]:
-        """One metric of many cases."""
+    def score(self, function: Any, found: Sequence[Case], options: dict[str, Any]) -> list[float | Curve]:
+        """One metric of many cases: numbers, or curves that `float` turns into numbers."""
         self._items = [case.item for case in found]
         return self.finish([_started(function, self.subject, case, options) for case in found])
 
     @staticmethod
     def _advance(
-        number: int, one: Metric, answer: Any, asks: dict[int, Ask | list[Input]], values: list[float]
+        number: int, one: Metric, answer: Any, asks: dict[int, Ask | list[Input]], values: list[float | Curve]
     ) -> None:
         try:
             asks[number] = next(one) if answer is None else one.send(answer)
         except StopIteration as stop:
-            values[number] = float(stop.value)
+            values[number] = stop.value
 
     def answers(self, items: Sequence[Input], asks: Sequence[Ask | list[Input]]) -> list[np.ndarray]:
         """The logits of every ask's variants: (variant, class) each."""

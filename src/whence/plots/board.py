@@ -19,9 +19,11 @@ def table(board: Scoreboard) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(
-        "method", *(f"{m} {ARROWS[b]}" for m, b in zip(board.metrics, board.better, strict=True)), "s/example"
-    )
+    heads = [
+        f"{metric} {ARROWS[better]}" + (hidden and f"\nhidden: {hidden}")
+        for metric, better, hidden in zip(board.metrics, board.better, board.hidden, strict=True)
+    ]
+    shown = Table("method", *heads, "s/example")
     for number, method in enumerate(board.methods):
         cells = []
         for metric in board.metrics:

@@ -1,0 +1,179 @@
+"""AUAC and AU-MSE of all methods on real data, in the layout of Ali et al. 2022 (Table 1).
+
+    python benchmarks/auac.py sst2 --data FOLDER                    SST-2 dev, the model `sst2`
+    python benchmarks/auac.py imdb --data FOLDER --limit 100        reviews cut to 256 tokens, the same model
+    python benchmarks/auac.py mnist --data FOLDER --limit 200       test digits, the model `digits`
+    python benchmarks/auac.py emotion --data FOLDER --limit 200     TweetEval test, `out/models/emotion` (see training/)
+    python benchmarks/auac.py reviews.tsv --model FOLDER            your own file and model
+    python benchmarks/auac.py --table out/auac/*.json               the tables of saved runs, as Markdown
+
+A run goes on where it was stopped. The target is the true class, as in the paper, and hidden tokens are [UNK], hidden
+patches black. Methods that do not apply to the model are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+import whence
+from whence.scoreboard import read
+from whence.zoo.example import Example
+
+PAPER = (  # attention and rollout are read as sums of columns there, and at the deciding token elsewhere
+    "random", "attention(read='received_sum')", "attention", "flow", "rollout(read='received_sum')", "rollout",
+    "gradient", "gae", "gradient_x_input", "lrp(rules='ah')", "lrp(rules='ln')", "lrp",
+)  # fmt: skip
+SLOW = ("decompx", "lime", "path_gradients", "shap", "smoothgrad", "value_zeroing")
+MASKING = ("leave_one_out", "occlusion", "shap", "lime")
+LONGEST = {"imdb": 256}  # tokens
+
+
+def lines(file: Path) -> list[str]:
+    """The lines of a file; `splitlines` would also cut at characters that texts may hold."""
+    return file.read_text(encoding="utf-8").rstrip("\n").split("\n")
+
+
+def sst2(data: Path) -> Iterator[Example]:
+    for line in lines(data / "sst2" / "dev.tsv")[1:]:
+        label, text = line.split("\t", 1)
+        yield Example(text, ("negative", "positive")[int(label)])
+
+
+def imdb(data: Path) -> Iterator[Example]:
+    """Reviews of both labels in turn, in the order of the file."""
+    rows = [json.loads(line) for line in lines(data / "imdb" / "test.jsonl")]
+    by_label = [[row["text"] for row in rows if int(row["label"]) == label] for label in (0, 1)]
+    for pair in zip(*by_label, strict=False):
+        for label, text in zip(("negative", "positive"), pair, strict=True):
+            yield Example(text.replace("<br />", " "), label)
+
+
+def mnist(data: Path) -> Iterator[Example]:
+    def array(part: str, offset: int) -> np.ndarray:
+        file = data / "mnist" / f"t10k-{part}-ubyte.gz"
+        return np.frombuffer(gzip.decompress(file.read_bytes()), np.uint8, offset=offset)
+
+    images, labels = array("images-idx3", 16), array("labels-idx1", 8)
+    for image, label in zip(images.reshape(-1, 28, 28), labels, strict=True):
+        yield Example(image, str(label))
+
+
+def tweets(data: Path, task: str) -> Iterator[Example]:
+    folder = data / "tweet_eval" / task
+    names = dict(line.split("\t") for line in lines(folder / "mapping.txt"))
+    texts, labels = (lines(folder / f"test_{part}.txt") for part in ("text", "labels"))
+    for text, label in zip(texts, labels, strict=True):
+        yield Example(text, names[label])
+
+
+READERS = {
+    "sst2": (sst2, "sst2"),
+    "imdb": (imdb, "sst2"),
+    "mnist": (mnist, "digits"),
+    "emotion": (lambda data: tweets(data, "emotion"), "out/models/emotion"),
+    "sentiment": (lambda data: tweets(data, "sentiment"), "out/models/sentiment"),
+}
+
+
+def applicable(subject: whence.Subject, example: Any, methods: list[str]) -> list[str]:
+    """The methods that explain such an input."""
+    found = []
+    for method in methods:
+        try:
+            whence.explain(subject, example, method, truncate=True)
+            found.append(method)
+        except ValueError as error:
+            print(f"left out: {error}", flush=True)
+    return found
+
+
+def chosen(names: list[str]) -> list[str]:
+    """Methods by group or by name; what the paper compares comes first."""
+    others = [r.name for r in whence.list_methods() if r.name not in PAPER]
+    groups = {
+        "paper": list(PAPER),
+        "quick": [n for n in others if n not in SLOW],
+        "slow": list(SLOW),
+        "all": [*PAPER, *others],
+    }
+    return [method for name in names for method in groups.get(name, [name])]
+
+
+def run(options: argparse.Namespace) -> whence.Scoreboard:
+    reader, model = READERS.get(options.dataset, (None, "sst2"))
+    subject = whence.load(options.model or model)
+    pictures = subject.task == "image-classification"
+    data = list(reader(options.data)) if reader else options.dataset
+    if options.dataset in LONGEST:
+        subject.processor.model_max_length = LONGEST[options.dataset]
+    methods = applicable(subject, read(data, 1)[0][0], chosen(options.methods))
+    mask = "(mask='black')" if pictures else ""
+    if pictures:  # what hides features hides them as the metrics do
+        methods = [method + mask if method in MASKING else method for method in methods]
+    place = options.save
+    place.parent.mkdir(parents=True, exist_ok=True)
+    board = whence.evaluate(
+        subject,
+        data,
+        methods,
+        [f"auac{mask}", f"au_mse{mask}"],
+        limit=options.limit,
+        truncate=True,
+        resume=place.with_suffix(".jsonl"),
+        progress=True,
+    )
+    board.save(place)
+    return board
+
+
+def table(files: list[Path]) -> str:
+    """Saved boards of one data set and model side by side: a row per method, best AUAC first."""
+    boards = [whence.Scoreboard.load(file) for file in files]
+    lines = ["| method | AUAC | AU-MSE | s per example |", "|---|---:|---:|---:|"]
+    rows = []
+    for board in boards:
+        for number, method in enumerate(board.methods):
+            up, down = (board.score(method, metric) for metric in board.metrics)
+            rows.append((up.value, method, up, down, board.seconds[number].mean(), board.values.shape[-1]))
+    many = max(row[-1] for row in rows)
+    for _, method, up, down, seconds, count in sorted(rows, key=lambda row: -row[0]):
+        cells = [f"{s.value:.3f} [{s.interval[0]:.3f}, {s.interval[1]:.3f}]" for s in (up, down) if s.interval]
+        few = "" if count == many else f" ({count} examples)"
+        lines.append(f"| `{method}`{few} | {cells[0]} | {cells[1]} | {seconds:.2g} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", nargs="?", help=f"{', '.join(READERS)}, or a file")
+    parser.add_argument("--data", type=Path, help="the folder that holds sst2/, imdb/, mnist/, tweet_eval/")
+    parser.add_argument("--model", help="a name, a folder or a hub id; default: the one that fits the data set")
+    parser.add_argument("--methods", nargs="+", default=["all"], help="paper, quick, slow, all, or names")
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--save", type=Path, help="default: out/auac/DATASET.json")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--table", type=Path, nargs="+", metavar="FILE")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.table:
+        print(table(options.table))
+        return
+    if options.dataset is None:
+        parser.error("name a data set, or files with --table")
+    if options.dataset in READERS and options.data is None:
+        parser.error(f"{options.dataset} needs --data FOLDER")
+    options.save = options.save or Path("out/auac") / f"{Path(options.dataset).stem}.json"
+    Console().print(run(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -354,8 +354,7 @@ def test_the_batch_is_padded(name: str) -> None:
     made = subject(name, SINGLE)
     items = [made.encode(raw) for raw in fresh(name).inputs[:3]]
     rows = [row for item in items for row, _ in made.rows(item)] or items
-    ((_, batch),) = made.batches(rows)
-    assert not batch.mask.all()
+    assert any(not batch.mask.all() for _, batch in made.batches(rows))
 
 
 def test_relevance_of_every_pair_of_streams_is_in_the_details() -> None:

@@ -113,7 +113,7 @@ def save(
     write_model(model, folder)
     processor.save_pretrained(folder)
     accuracy = measure(folder)
-    size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+    size = size_mb(folder)
     write_card(folder, card, accuracy, size)
     print(f"{card.name}: {card.metric} {accuracy:.4f}, {size:.2f} MB")
     if accuracy < at_least or size > at_most_mb:
@@ -141,12 +141,18 @@ def write_model(model: Any, folder: Path) -> None:
     file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def write_card(folder: Path, card: Card, accuracy: float, size: float) -> None:
-    """Write README.md: `key: value` lines between `---` lines, then the text."""
+def write_card(folder: Path, card: Card, accuracy: float, size: float, **figures: float) -> None:
+    """Write README.md: `key: value` lines between `---` lines, then the text; `figures` are further lines."""
     facts = asdict(card) | {"accuracy": f"{accuracy:.4f}", "size_mb": f"{size:.1f}"}
+    facts |= {name: f"{value:.4f}" for name, value in figures.items()}
     text = facts.pop("text").strip().format(**facts)
     header = "\n".join(f"{key}: {value}" for key, value in facts.items())
     (folder / "README.md").write_text(f"---\n{header}\n---\n\n{text}\n", encoding="utf-8")
+
+
+def size_mb(folder: Path) -> float:
+    """The size of the files in a folder, in millions of bytes."""
+    return sum(file.stat().st_size for file in folder.iterdir()) / 1e6
 
 
 def measured(evaluate: Callable[[nn.Module], float], model: nn.Module) -> float:

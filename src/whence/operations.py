@@ -11,11 +11,14 @@ from torch import Tensor, nn
 
 from whence.attention import Rules
 
+_NEAR = 1e-6  # up to here an activation is at 0
+
 ADD = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__}
 SUBTRACT = {torch.sub, Tensor.sub, Tensor.__sub__}
 MULTIPLY = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__}
 PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm, torch.einsum}
 LINEAR = {F.linear, torch.addmm}
+CONVOLUTION = {torch.conv1d, torch.conv2d, torch.conv3d}
 JOIN = {torch.cat, torch.concat, torch.stack}
 NORM = {F.layer_norm, torch.layer_norm, F.rms_norm}
 ACTIVATION = {
@@ -47,27 +50,36 @@ def is_activation(module: nn.Module) -> bool:
 
 def frozen_norm(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Callable[[Tensor], Tensor], Tensor | None]:
     """A norm at its true deviation: its input, the linear map that it then is, and its bias."""
+    x, scale, centred, bias = norm_of(func, args, kwargs)
+
+    def apply(tensor: Tensor) -> Tensor:
+        return (tensor - tensor.mean(centred, keepdim=True) if centred else tensor) * scale
+
+    return x, apply, bias
+
+
+def norm_of(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, tuple[int, ...], Tensor | None]:
+    """Input of a norm, weight by deviation, the axes over which it takes the mean off (none in an RMS norm), bias."""
     layered = func is not F.rms_norm
     names = ("input", "normalized_shape", "weight", "bias", "eps") if layered else ("input", "shape", "weight", "eps")
     given = dict(zip(names, args, strict=False)) | kwargs
-    x, weight, eps = given["input"], given.get("weight"), given.get("eps", 1e-5 if layered else None)
+    weight, eps = given.get("weight"), given.get("eps", 1e-5 if layered else None)
     axes = tuple(range(-len(given[names[1]]), 0))
+    x = given["input"].detach()
     eps = torch.finfo(x.dtype).eps if eps is None else eps
     centred = x - x.mean(axes, keepdim=True) if layered else x
-    scale = (centred.square().mean(axes, keepdim=True) + eps).rsqrt().detach()
-    scale = scale if weight is None else scale * weight
-
-    def apply(tensor: Tensor) -> Tensor:
-        return (tensor - tensor.mean(axes, keepdim=True) if layered else tensor) * scale
-
-    return x, apply, given.get("bias")
+    scale = (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+    return given["input"], scale if weight is None else scale * weight, axes if layered else (), given.get("bias")
 
 
-def slope(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """f(x) / x of an activation, with its limit at 0."""
-    small = x.abs() < 1e-6
-    safe = torch.where(small, torch.full_like(x, 1e-6), x)
-    return function(safe) / safe
+def slope(function: Callable[[Tensor], Tensor], x: Tensor, y: Tensor | None = None) -> Tensor:
+    """f(x) / x of an activation, y being f(x) where it is known, with its limit at 0 from above."""
+    y = function(x) if y is None else y
+    if not x.numel():
+        return x
+    near = torch.full_like(x[:1], _NEAR)
+    limit = (function(near) / near).nan_to_num_().flatten()[0].item()
+    return (y / F.hardshrink(x, _NEAR)).nan_to_num_(limit, limit, limit)  # what is divided by 0 is no number
 
 
 def linear_of(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -76,6 +88,13 @@ def linear_of(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Tensor
         given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
         return given["input"], given["weight"], given.get("bias")
     return args[1], args[2].T, args[0]  # addmm(bias, input, weight)
+
+
+def convolution_of(args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Any]]:
+    """Input, weight and bias of a convolution, and its other arguments."""
+    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    return given.pop("input"), given.pop("weight"), given.pop("bias", None), given
 
 
 class ByActivation(Rules):

@@ -18,6 +18,7 @@ from whence.hooks import through
 from whence.operations import (
     ACTIVATION,
     ADD,
+    CONVOLUTION,
     DIVIDE,
     JOIN,
     LINEAR,
@@ -27,15 +28,22 @@ from whence.operations import (
     SUBTRACT,
     VIEW,
     ByActivation,
-    frozen_norm,
+    convolution_of,
     linear_of,
+    norm_of,
     slope,
 )
 
 _RELU = {F.relu, torch.relu, Tensor.relu, F.relu_, torch.relu_, Tensor.relu_}
-_ROOT = {torch.rsqrt, Tensor.rsqrt, torch.sqrt, Tensor.sqrt, torch.std, Tensor.std, torch.norm, Tensor.norm}
+_ROOT = {
+    torch.rsqrt, Tensor.rsqrt, torch.sqrt, Tensor.sqrt, torch.std, Tensor.std, torch.norm, Tensor.norm,
+    torch.linalg.vector_norm, torch.linalg.norm,
+}  # fmt: skip
 _POWER = {torch.pow, Tensor.pow, Tensor.__pow__}
 _SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax, torch.special.softmax}
+_CLAMP = {torch.clamp, Tensor.clamp, torch.clip, Tensor.clip}
+_CHOICE = {torch.topk, Tensor.topk}
+_GATHER = {torch.gather, Tensor.gather}
 _MEAN = {torch.mean, Tensor.mean, torch.sum, Tensor.sum}
 _NEGATE = {torch.neg, Tensor.neg, Tensor.__neg__}
 _MASK = {Tensor.masked_fill, torch.masked_fill, torch.where, Tensor.where}
@@ -66,6 +74,7 @@ class Conserving(_Ruled):
     the gradient (None). `norms`: deviations are constants; the mean is not. `epsilon` and `gamma` are those of the LRP
     rules of linear layers. Activations go as act(x)/x. Of a product of two states one half is given to each; unless
     `heads` is "half", all goes to the factor beside an activation's output. Without both rules they keep the gradient.
+    Where attention weights are held, so are those by which experts are chosen.
     """
 
     def __init__(
@@ -81,29 +90,39 @@ class Conserving(_Ruled):
         self._heads, self._norms, self._epsilon, self._gamma = heads, norms, epsilon, gamma
         self._halves = heads is not None and norms  # a norm that is not held may be written as a product of two states
         self._gates: Any = WeakIdKeyDictionary()  # what came out of an activation
+        self._choices: Any = WeakIdKeyDictionary()  # numbers of the experts that were chosen
 
     def edit(self, record: Record, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         return weights.detach() if self._heads == "hold" else weights, values
 
     def ruled(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func in NORM and self._norms:
-            y = func(*args, **kwargs)
-            x, apply, _ = frozen_norm(func, args, kwargs)
-            return through(y, apply(x))
+            x, scale, centred, _ = norm_of(func, args, kwargs)
+            return _Scaled.apply(func(*args, **kwargs).detach(), x, scale, centred)
+        if func is F.normalize and self._norms:
+            return _normalized(*args, **kwargs)
         if self._norms and (func in _ROOT or (func in _POWER and args[1] < 1)):
             return func(*args, **kwargs).detach()  # the deviation in a norm that is written out
         if func in ACTIVATION:
             return self.activated(args[0], func(*args, **kwargs), lambda x: func(x, *args[1:], **kwargs))
+        if func in _CLAMP:  # an activation too, but what it bounds is no gate
+            return _sloped(args[0], func(*args, **kwargs), lambda x: func(x, *args[1:], **kwargs))
+        if func in _CHOICE and self._heads == "hold":
+            chosen = func(*args, **kwargs)
+            self._choices[chosen.indices] = True
+            return type(chosen)((chosen.values.detach(), chosen.indices))
+        if func in _GATHER and args[-1] in self._choices:
+            return func(*args, **kwargs).detach()
         if func in MULTIPLY and _tracked(args[0]) and _tracked(args[1]):
             return self._gated(func, args)
         if (func in PRODUCT or func is torch.baddbmm) and self._halves and sum(map(_tracked, args)) == 2:
             return func(*(_half(a) if _tracked(a) else a for a in args), **kwargs)
-        if func in LINEAR and (self._epsilon or self._gamma):
+        if (func in LINEAR or func in CONVOLUTION) and (self._epsilon or self._gamma):
             return self._linear(func, args, kwargs)
         return func(*args, **kwargs)
 
     def activated(self, x: Tensor, y: Tensor, function: Any) -> Tensor:
-        out = through(y, x * slope(function, x.detach()))
+        out = _sloped(x, y, function)
         self._gates[out] = True
         return out
 
@@ -116,11 +135,18 @@ class Conserving(_Ruled):
     def _linear(self, func: Any, args: Any, kwargs: Any) -> Tensor:
         """R_i = sum_j x_i w_ij / (z_j + e) R_j with w + gamma w^+ for w, as a gradient: dz is scaled by z / (z + e)."""
         y = func(*args, **kwargs)
-        x, weight, bias = linear_of(func, args, kwargs)
-        sharper = F.linear(x, weight + self._gamma * weight.clamp(min=0), _sharper(bias, self._gamma))
+        if func in CONVOLUTION:
+            x, weight, bias, rest = convolution_of(args, kwargs)
+            sharper = func(x, self._sharper(weight), self._sharper(bias), **rest)
+        else:
+            x, weight, bias = linear_of(func, args, kwargs)
+            sharper = F.linear(x, self._sharper(weight), self._sharper(bias))
         z = sharper.detach()
         share = y.detach() / (z + self._epsilon * torch.where(z >= 0, 1.0, -1.0))
         return through(y, sharper * torch.where(z == 0, 0.0, share))  # an output of nothing has nothing to share out
+
+    def _sharper(self, weight: Any) -> Any:
+        return None if weight is None else weight + self._gamma * weight.clamp(min=0)
 
 
 class Softened(_Ruled):
@@ -198,6 +224,22 @@ class Positive(_Ruled):
         return _Added.apply(out.detach(), args[0], -args[1] if func in SUBTRACT else args[1], examples)
 
 
+class _Scaled(torch.autograd.Function):
+    """The value of y; the gradient of x * scale, or of x * scale with x centred over some axes."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, x: Tensor, scale: Tensor | float, centred: tuple[int, ...]) -> Tensor:
+        ctx.scale, ctx.centred = scale, centred
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        gradient = gradients[0] * ctx.scale
+        if ctx.centred:
+            gradient -= gradient.mean(ctx.centred, keepdim=True)
+        return None, gradient, None, None
+
+
 class _Excited(torch.autograd.Function):
     """R_j = sum_i (x_j w_ij)^+ / sum_j' (x_j' w_ij')^+ R_i; the bias takes no part."""
 
@@ -264,11 +306,18 @@ def _ratio(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _half(tensor: Tensor) -> Tensor:
-    return through(tensor, tensor / 2)
+    return _Scaled.apply(tensor.detach(), tensor, 0.5, ())
 
 
-def _sharper(bias: Tensor | None, gamma: float) -> Tensor | None:
-    return None if bias is None else bias + gamma * bias.clamp(min=0)
+def _normalized(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Tensor:
+    """`torch.nn.functional.normalize` with the norm held."""
+    return input / input.detach().norm(p, dim, keepdim=True).clamp_min(eps)
+
+
+def _sloped(x: Tensor, y: Tensor, function: Any) -> Tensor:
+    """y = f(x), differentiated as x * (f(x) / x)."""
+    y = y.detach()
+    return _Scaled.apply(y, x, slope(function, x.detach(), y), ())
 
 
 def _tracked(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,8 @@ from whence.types import Input
 Streams = Mapping[str, Tensor]
 LEAN_BYTES = 2**30  # of weights and gradients; beyond it attention is not kept where that can be helped
 MAX_GENERATED = 256  # tokens of greedy decoding
-At = str | int  # "embeddings", "word", "pixels", or the number of a block
+_OF_ATTENTION = ("attention_gradient", "head_gradient")  # needs that differentiate every attention block
+At = str | int  # "embeddings", "word", "pixels", the number of a block, or "module:NAME" for what that module gives
 
 
 @dataclass(eq=False)
@@ -66,6 +68,7 @@ class Subject:
         self._fused: dict[tuple[str, ...], bool] = {}
         self._whole: dict[tuple[str, ...], bool] = {}
         self._layouts: dict[tuple[int, ...], encoding.Layout] = {}
+        self._outputs: dict[tuple[str, ...], dict[str, Site]] = {}
         self._padding: dict[tuple[str, ...], str | None] = {}
         self._shuffles: bool | None = None  # the model draws the order of its patches; None: not known yet
         self._restless: list[tuple[dict[str, Any], str]] | None = None  # settings that its forward changes (Swin)
@@ -230,8 +233,8 @@ class Subject:
 
         With an `edit` of the attention, or under `rules`, the pass is this caller's alone.
 
-        Needs: "attention", "values", "attention_gradient", "deciding", "state:AT", "gradient:AT" (state included),
-        "gradient:*" (of every block).
+        Needs: "attention", "scores", "values", "attention_gradient", "head_gradient", "deciding", "state:AT",
+        "gradient:AT" (state included), "gradient:*" (of every block).
         """
         wanted = self._expanded(batch, needs)
         if edit is not None or rules is not None:
@@ -330,7 +333,9 @@ class Subject:
         return self._anatomies[kind]
 
     def sites(self, batch: Batch, at: At) -> dict[str, Site]:
-        """The sites of `at`, by stream."""
+        """The sites of `at`, by stream; those of a module's outputs by the number of the call."""
+        if isinstance(at, str) and at.startswith("module:"):
+            return self._given_by(batch, at.removeprefix("module:"))
         found = self.anatomy(batch)
         if at == "word":
             return found.roots
@@ -348,6 +353,26 @@ class Subject:
         if not -depth <= number < depth:
             raise ValueError(f"at={number} names no block: {self.name} has {depth}, numbered from 0")
         return {s: blocks[number] for s, blocks in found.blocks.items() if -len(blocks) <= number < len(blocks)}
+
+    def _given_by(self, batch: Batch, name: str) -> dict[str, Site]:
+        """What each call of a module gives, found out by running once; kept for inputs of the same kind."""
+        kind = (name, *kind_of(batch.inputs[0]))
+        if kind not in self._outputs:
+            names = [known for known, _ in self.model.named_modules() if known]
+            if name not in names:
+                near = " or ".join(map(repr, difflib.get_close_matches(name, names, n=3, cutoff=0.0)))
+                raise ValueError(f"{self.name} has no module {name!r}; did you mean {near}?")
+            item = distinct(batch.inputs[0])
+            count = next(n for n in (2, 3, 4, 5) if n not in self.batch([item]).lengths.values())
+            probe = self.batch([item] * count)  # a number of examples that is no stream's length
+            with lent(self.model), eager(self.model):
+                calls = [call for call in anatomy.probe(self.model, probe, self._call)[0] if call.name == name]
+            if not calls:
+                raise ValueError(f"the module {name!r} of {self.name} does not run on this input; choose one that does")
+            self._outputs[kind] = {
+                str(call.number): _output_site(name, call.number, call.output, probe) for call in calls
+            }
+        return self._outputs[kind]
 
     def _enters_whole(self, batch: Batch) -> bool:
         """The output depends on the inputs only through the states that enter the first blocks; tried once.
@@ -386,8 +411,8 @@ class Subject:
             self.trace(batch, aim, ())  # a target left open is what the plain inputs predict
         gradients = [_at(need) for need in sorted(needs) if need.startswith("gradient:") and need != "gradient:*"]
         states = [*gradients, *(_at(need) for need in sorted(needs) if need.startswith("state:"))]
-        backward = bool(gradients) or "attention_gradient" in needs
-        asked = bool(needs & {"attention", "values", "attention_gradient", "deciding"})
+        backward = bool(gradients) or not needs.isdisjoint(_OF_ATTENTION)
+        asked = bool(needs & {"attention", "scores", "values", "deciding", *_OF_ATTENTION})
         attention = edit is not None or asked or (rules is not None and rules.eager)
         with lent(self.model), self._path(attention, rules):
             sites = {at: self.sites(batch, at) for at in dict.fromkeys(states)}
@@ -405,14 +430,18 @@ class Subject:
                 for at, by_site in sites.items():
                     for stream, site in by_site.items():
                         changes[site] = _after(changes.get(site), functools.partial(rules.state, at, stream))
+            versions: dict[Site, int] = {}
+            for site in (site for at in sites if str(at).startswith("module:") for site in sites[at].values()):
+                changes[site] = _after(changes.get(site), functools.partial(_noted, versions, site))
             ends = set(found.deciding.values()) if found and "deciding" in needs else set()
             tap = Tap(
                 self.model,
                 len(batch),
                 values="values" in needs,
+                scores="scores" in needs,
                 edit=edit,
                 seen=rules.seen if rules is not None else None,
-                outputs=ends,
+                outputs=range(len(found.connections)) if found and "head_gradient" in needs else ends,
                 connections=found.connections if found else (),
             )
             graph = torch.enable_grad() if backward or ends or (rules is not None and rules.graph) else torch.no_grad()
@@ -420,6 +449,11 @@ class Subject:
                 logits, seen = self._forward(batch, watch, changes)
                 if rules is not None:
                     rules.decided(logits)
+            altered = next((site.module for site, version in versions.items() if seen[site]._version != version), None)
+            if altered is not None:
+                raise ValueError(
+                    f"{self.name} goes on to change in place what {altered!r} gives; name a module before it"
+                )
             if plain:
                 self._check(logits, batch)
                 aim.fix(logits, batch)
@@ -437,7 +471,7 @@ class Subject:
             if found and "deciding" in needs:
                 trace.deciding = self._deciding(tap.records, logits, found)
             if backward:
-                _differentiate(trace, value, gradients, sites, seen, "attention_gradient" in needs)
+                _differentiate(trace, value, gradients, sites, seen)
             trace.states = {at: {n: s.turned(seen[s]).detach() for n, s in sites[at].items()} for at in sites}
             for record in trace.attention:
                 record.parts = [part.detach() for part in record.parts]
@@ -618,8 +652,30 @@ def _after(first: Callable[[Tensor], Tensor] | None, then: Callable[[Tensor], Te
     return then if first is None else lambda tensor: then(first(tensor))
 
 
+def _noted(versions: dict[Site, int], site: Site, tensor: Tensor) -> Tensor:
+    versions[site] = tensor._version
+    return tensor
+
+
 def _leaf(tensor: Tensor) -> Tensor:
     return tensor.detach().requires_grad_()
+
+
+def _output_site(name: str, call: int, output: Any, batch: Batch) -> Site:
+    """Where a call of a module gives its first tensor, which has a row for every example of the batch."""
+    several: Any = (
+        output.items() if isinstance(output, dict) else enumerate(output if isinstance(output, tuple) else ())
+    )
+    for key, tensor in [(-1, output)] if isinstance(output, Tensor) else several:
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            continue
+        streams = {length: stream for stream, length in batch.lengths.items()}
+        by_token = tensor.ndim == 3
+        tokens_first = by_token and tensor.shape[1] == len(batch) and tensor.shape[0] in streams
+        if tokens_first or tensor.shape[:1] == (len(batch),):
+            stream = streams.get(tensor.shape[0 if tokens_first else 1], "") if by_token else ""
+            return Site(stream, "output", name, call, key, tokens_first)
+    raise ValueError(f"the module {name!r} gives no tensor with a row for every example; choose one that does")
 
 
 def _at(need: str) -> At:
@@ -628,17 +684,14 @@ def _at(need: str) -> At:
 
 
 def _differentiate(
-    trace: Trace,
-    value: Tensor,
-    ats: list[At],
-    sites: dict[At, dict[str, Site]],
-    seen: dict[Site, Tensor],
-    attention: bool,
+    trace: Trace, value: Tensor, ats: list[At], sites: dict[At, dict[str, Site]], seen: dict[Site, Tensor]
 ) -> None:
-    """One backward pass: gradients at the sites and, if asked, of all attention weights, into the trace."""
+    """One backward pass: gradients at the sites and, if asked, of all attention weights and heads, into the trace."""
+    weighed, mixed = ([r for r in trace.attention if need in trace.needs] for need in _OF_ATTENTION)
     places = [(at, stream, seen[site]) for at in ats for stream, site in sites[at].items()]
-    parts = [part for record in trace.attention for part in record.parts] if attention else []
-    wanted = [tensor for _, _, tensor in places] + parts
+    wanted = [tensor for _, _, tensor in places]
+    wanted += [part for record in weighed for part in record.parts]
+    wanted += [out for record in mixed for out, _ in record.outputs]
     if not value.requires_grad:
         raise ValueError("the target does not depend on the inputs in a way that can be differentiated")
     used = [t for t in wanted if t.requires_grad]
@@ -647,9 +700,10 @@ def _differentiate(
     for (at, stream, _), grad in zip(places, grads, strict=False):
         trace.gradients.setdefault(at, {})[stream] = sites[at][stream].turned(grad)
     rest = iter(grads[len(places) :])
-    if attention:
-        for record in trace.attention:
-            record.gradient_parts = [next(rest) for _ in record.parts]
+    for record in weighed:
+        record.gradient_parts = [next(rest) for _ in record.parts]
+    for record in mixed:
+        record.mixed = [(align(out.detach()), align(next(rest))) for out, align in record.outputs]
 
 
 def _patches(pixels: Tensor, batch: Batch, stream: str) -> Tensor:

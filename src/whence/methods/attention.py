@@ -35,25 +35,28 @@ def attention(
     layer: int | list[int] = -1,
     heads: Heads = "mean",
     read: Read = "row",
+    scores: bool = False,
 ) -> Explained:
     """Raw attention weights of one layer (or the mean of several), heads reduced, read at the deciding token.
 
     `read`: "row" is what the deciding token attends to; "received", "received_sum" and "received_max" are the mean, sum
     and maximum over all queries of what a token receives; "column" is the attention paid to the deciding token.
+    `scores` takes what the softmax is given, which has a sign, in place of the weights that it makes.
     """
-    trace = subject.trace(batch, target, ("attention", "deciding"))
+    trace = subject.trace(batch, target, ("attention", "scores", "deciding") if scores else ("attention", "deciding"))
     layers = layer if isinstance(layer, list) else [layer]
     if not layers:
         raise ValueError("attention: layer takes a number or a list of at least one, not []")
-    scores: dict[str, Tensor] = {}
+    found: dict[str, Tensor] = {}
     sinks = []
     for records in _connections(subject, trace):
         chosen = [_numbered(records, number, subject) for number in layers]
-        maps = torch.stack([reduced(record.weights, heads) for record in chosen]).mean(0)  # (batch, query, key)
-        scores[records[0].key] = _read(maps, records[0], trace, batch, read)
+        taken = [record.scores if scores else record.weights for record in chosen]
+        maps = torch.stack([reduced(one, heads) for one in taken]).mean(0)  # (batch, query, key)
+        found[records[0].key] = _read(maps, records[0], trace, batch, read)
         sink = torch.stack([record.sink.mean(1) for record in chosen]).mean(0)  # (batch, query)
         sinks.append(_mean(sink[..., None], trace.deciding[records[0].query] & real(records[0], batch))[:, 0])
-    return Explained(subject.on_features(batch, scores), details=_sink(torch.stack(sinks).amax(0)))
+    return Explained(subject.on_features(batch, found), details=_sink(torch.stack(sinks).amax(0)))
 
 
 @method(family="attention", signed=False, needs=("attention", "deciding"), paper="arXiv:2005.00928")

@@ -5,7 +5,8 @@ Layer-wise relevance propagation (LRP) is reported to be patented in places; see
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from whence.methods.attention import finished, readers, steps
 from whence.methods.gradient import At, placed, wide, width_axis
 from whence.registry import Explained, method
 from whence.rules import Conserving, Positive
-from whence.subject import Subject
+from whence.subject import Subject, Trace
 from whence.targets import Aim
 
 
@@ -29,33 +30,48 @@ def lrp(
     epsilon: float = 0.0,
     gamma: float = 0.0,
     at: At = "embeddings",
+    heads: bool = False,
+    neurons: str | list[str] | None = None,
 ) -> Explained:
     """LRP for transformers: attention weights (AH) and norms' deviations (LN) are constants, then x_i df/dx_i.
 
-    Activations go as act(x)/x, and gates of gated layers are constants. Without biases the scores sum to the target;
-    with them, what biases contribute is the residual. `rules` takes both or one of AH and LN; "none" is plain gradient
-    x input. `epsilon` and `gamma` are those of LRP on linear layers, R_i = sum_j x_i w_ij / (z_j + epsilon) R_j with
-    w + gamma w^+ for w; gamma wants an epsilon beside it, since its sums may come near 0. LRP is reported to be
-    patented in places (see NOTICE).
+    Activations go as act(x)/x; gates of gated layers and the weights that mix experts are constants. Without biases
+    the scores sum to the target; with them, what biases contribute is the residual. `rules` takes both or one of AH and
+    LN; "none" is plain gradient x input. `epsilon` and `gamma` are those of LRP on linear layers and convolutions,
+    R_i = sum_j x_i w_ij / (z_j + epsilon) R_j with w + gamma w^+ for w; gamma wants an epsilon beside it, since its
+    sums may come near 0. The same pass tells the relevance inside the model, z dR/dz of any state z. `heads` puts that
+    of every attention head, (layer, head), into `details["heads"]`; where several pairs of streams are connected,
+    into one entry each, as "heads target source". `neurons` names a module or several: that of all it gives, (token,
+    width), is then in `details["neurons NAME"]`; a list of them where the module runs more than once. LRP is reported
+    to be patented in places (see NOTICE).
     """
-    if rules == "none":
-        return _relevance(subject, batch, target, at, None)
-    heads = "hold" if rules in ("both", "ah") else None
-    kept = Conserving(subject.model, heads=heads, norms=rules in ("both", "ln"), epsilon=epsilon, gamma=gamma)
-    return _relevance(subject, batch, target, at, kept)
+    kept = None
+    if rules != "none":
+        held = "hold" if rules in ("both", "ah") else None
+        kept = Conserving(subject.model, heads=held, norms=rules in ("both", "ln"), epsilon=epsilon, gamma=gamma)
+    return _relevance(subject, batch, target, at, kept, heads, neurons)
 
 
 @method(family="relevance", paper="arXiv:2402.05602")
 def attnlrp(
-    subject: Subject, batch: Batch, target: Aim, *, epsilon: float = 0.0, gamma: float = 0.0, at: At = "embeddings"
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    *,
+    epsilon: float = 0.0,
+    gamma: float = 0.0,
+    at: At = "embeddings",
+    heads: bool = False,
+    neurons: str | list[str] | None = None,
 ) -> Explained:
     """AttnLRP: products of two states (queries and keys, weights and values, gates) give half to each, norms as in LRP.
 
     The softmax passes relevance on by its Taylor expansion, x (R - s sum R), which does not conserve it: the scores do
-    not sum to the target. `epsilon` and `gamma` are as in `lrp`. LRP is reported to be patented in places (see NOTICE).
+    not sum to the target. `epsilon`, `gamma`, `heads` and `neurons` are as in `lrp`. LRP is reported to be patented in
+    places (see NOTICE).
     """
     kept = Conserving(subject.model, heads="half", epsilon=epsilon, gamma=gamma)
-    return _relevance(subject, batch, target, at, kept)
+    return _relevance(subject, batch, target, at, kept, heads, neurons)
 
 
 @method(
@@ -102,8 +118,59 @@ def transformer_attribution(
     return finished(rest, batch, trace, "row")
 
 
-def _relevance(subject: Subject, batch: Batch, target: Aim, at: At, rules: Conserving | None) -> Explained:
-    """x df/dx under the rules."""
-    trace = subject.trace(batch, target, (f"gradient:{at}",), rules=rules)
-    products = {s: wide(trace.states[at][s]) * wide(g) for s, g in trace.gradients[at].items()}
-    return placed(subject, batch, {stream: p.sum(width_axis(p)) for stream, p in products.items()})
+def _relevance(
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    at: At,
+    rules: Conserving | None,
+    heads: bool,
+    neurons: str | list[str] | None,
+) -> Explained:
+    """x df/dx under the rules, at the features and, in the details, inside the model."""
+    names = [neurons] if isinstance(neurons, str) else neurons or []
+    needs = [f"gradient:{at}", *(f"gradient:module:{name}" for name in names), *(["head_gradient"] if heads else [])]
+    trace = subject.trace(batch, target, needs, rules=rules)
+    found = placed(subject, batch, {s: p.sum(width_axis(p)) for s, p in _products(trace, at).items()})
+    inside = _by_head(batch, trace) if heads else {}
+    return replace(
+        found, details=found.details | inside | {f"neurons {n}": _of(subject, batch, trace, n) for n in names}
+    )
+
+
+def _products(trace: Trace, at: str | int) -> dict[str, Tensor]:
+    return {key: wide(trace.states[at][key]) * wide(gradient) for key, gradient in trace.gradients[at].items()}
+
+
+def _by_head(batch: Batch, trace: Trace) -> dict[str, Any]:
+    """By the streams that attention connects, z dR/dz of each head's z = A V, summed over queries and width."""
+    found: dict[str, list[Tensor]] = {}
+    for record in trace.attention:
+        products = torch.cat([wide(z) * wide(gradient) for z, gradient in record.mixed], 1).sum(-1)
+        if record.query:
+            real = batch.mask[:, batch.span(record.query)]
+            products = products.masked_fill(~real[:, None], 0.0)
+        layer = products.sum(-1).unflatten(0, (len(batch), -1)).sum(1)  # (batch, head); windows of an example together
+        found.setdefault(f"heads {record.query} {record.key}", []).append(layer)
+    if len(found) == 1:
+        found = {"heads": next(iter(found.values()))}
+    return {name: _stacked(layers) for name, layers in found.items()}
+
+
+def _stacked(layers: list[Tensor]) -> Any:
+    """(batch, layer, head); where layers differ in their number of heads, a list of them for every example."""
+    if len({layer.shape[1] for layer in layers}) == 1:
+        return torch.stack(layers, 1)
+    return list(map(list, zip(*(layer.cpu().numpy() for layer in layers), strict=True)))
+
+
+def _of(subject: Subject, batch: Batch, trace: Trace, name: str) -> list[Any]:
+    """By example, the relevance of all that a module gives, padding cut; of several calls a list."""
+    at = f"module:{name}"
+    products, sites = _products(trace, at), subject.sites(batch, at)
+    calls = []
+    for call, product in products.items():
+        stream = sites[call].stream
+        masks = batch.mask[:, batch.span(stream)] if stream else [...] * len(batch)
+        calls.append([product[row][mask].cpu().numpy() for row, mask in enumerate(masks)])
+    return calls[0] if len(calls) == 1 else list(map(list, zip(*calls, strict=True)))

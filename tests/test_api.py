@@ -101,9 +101,16 @@ def test_the_result_carries_the_spec_it_ran_with() -> None:
 
 def test_the_default_method_is_named() -> None:
     a = whence.explain(subject("bert"), "a film")
-    assert a.method == "gradient_x_input" and any("gradient_x_input was used" in note for note in a.notes)
-    named = whence.explain(subject("bert"), "a film", method="gradient_x_input")
+    assert a.method == "gae" and any("gae was used" in note for note in a.notes)
+    named = whence.explain(subject("bert"), "a film", method="gae")
     assert np.array_equal(a.scores, named.scores) and not any("was used" in note for note in named.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("gpt2", "gae"), ("t5", "gae"), ("clip", "gae"), ("swin", "gradient_x_input")]
+)
+def test_the_default_applies_to_the_model(name: str, expected: str) -> None:
+    assert whence.explain(subject(name), fresh(name).inputs[0]).method == expected
 
 
 def test_a_name_is_taken_once() -> None:
@@ -261,7 +268,7 @@ def test_a_class_is_named_by_label_index_or_target() -> None:
 
 
 def scores_of(target: Any, made: Subject | None = None) -> np.ndarray:
-    return whence.explain(made or subject("bert"), TEXTS[0], target=target).scores
+    return whence.explain(made or subject("bert"), TEXTS[0], "gradient_x_input", target).scores
 
 
 def test_scores_follow_the_formula_of_the_target() -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 import whence
+from test_plots import Page
 from whence import scoreboard, zoo
 from whence.intervals import bootstrap, sign_flips
+from whence.plots import board as views
 
 METHODS = ["random", "gae", "attention(layer=0)"]
 METRICS = ["auac", "comprehensiveness(mask='unknown')"]
@@ -146,8 +152,155 @@ def test_views(board: whence.Scoreboard, tmp_path: Path) -> None:
     for method in METHODS:
         assert method in text and method.replace("'", "&#x27;") in page
     assert len(board.to_csv().splitlines()) == 1 + 3 * 3
+    assert page.count("<svg") == 1  # of auac
+    shares, values = board.curve("gae", "auac")
+    assert np.trapezoid(values, shares) == pytest.approx(board.score("gae", "auac").value, abs=1e-6)
     board.save(tmp_path / "board.json")
     assert whence.Scoreboard.load(tmp_path / "board.json") == board
+
+
+def drawn_board(
+    count: int = 3, examples: int = 8, metrics: tuple[str, ...] = ("auac", "au_mse"), **changes: Any
+) -> whence.Scoreboard:
+    """Method 0 is the best by far, the last one `random`; curves of metric 0 rise from 0 to 1 / (1 + method)."""
+    names = (*(f"method_{n}" for n in range(count - 1)), "random")
+    worth = np.array([1.0, *np.linspace(0.6, 0.5, count - 1)])[:, None, None]
+    noise = np.random.default_rng(0).normal(scale=0.01, size=(count, len(metrics), examples))
+    curves = np.full((count, len(metrics), 21), np.nan)
+    curves[:, 0] = np.linspace(0, 1, 21) / (1 + np.arange(count))[:, None]
+    fields = {
+        "methods": names,
+        "metrics": metrics,
+        "better": ("higher",) * len(metrics),
+        "values": worth + noise,
+        "seconds": np.ones((count, examples)),
+        "model": "sst2",
+        "seed": 3,
+        "hidden": ("unknown",) * len(metrics),
+        "curves": curves,
+    }
+    return whence.Scoreboard(**(fields | changes))
+
+
+def polylines(page: str) -> dict[str, np.ndarray]:
+    """The points of every line, (point, x and y), by the method that its title names."""
+    found = re.findall(r'<polyline points="([^"]*)"[^>]*><title>(.*?): [^:]*</title>', page)
+    return {unescape(name): np.array([p.split(",") for p in points.split()], float) for points, name in found}
+
+
+def test_a_curve_is_a_line_from_end_to_end() -> None:
+    board = drawn_board()
+    lines = polylines(board.to_html())
+    left, right, bottom = views.LEFT, views.WIDE - views.RIGHT, views.HIGH - views.BOTTOM
+    assert set(lines) == set(board.methods)
+    for number, method in enumerate(board.methods):
+        assert len(lines[method]) == 21
+        np.testing.assert_allclose(lines[method][[0, -1], 0], [left, right])
+        rise = lines[method][0, 1] - lines[method][-1, 1]  # y grows downwards
+        assert rise == pytest.approx((bottom - views.TOP) / 1.08 / (1 + number), abs=0.2)  # 4 % of room at both ends
+
+
+def test_a_curve_is_cut_where_it_ends() -> None:
+    curves = np.array(drawn_board().curves)
+    curves[:, 0, 19:] = np.nan
+    curves[1, 0, 11:] = np.nan
+    board = drawn_board(curves=curves)
+    shares, values = board.curve("method_0", "auac")
+    assert shares[-1] == pytest.approx(0.9) == values[-1]
+    page = board.to_html()
+    lines = polylines(page)
+    assert "nan" not in page
+    assert [len(lines[method]) for method in board.methods] == [19, 11, 19]
+    assert lines["method_0"][-1, 0] == views.WIDE - views.RIGHT  # the axis ends with the longest
+
+
+@pytest.mark.parametrize("curves", [None, np.full((3, 2, 21), np.nan)])
+def test_no_curve_no_drawing(curves: np.ndarray | None) -> None:
+    board = drawn_board(curves=curves)
+    assert "<svg" not in board.to_html() and not len(board.curve("random", "auac")[0])
+
+
+def test_sections_rank_the_best_first() -> None:
+    board = drawn_board(metrics=("auac", "au_mse(steps=5)"), better=("higher", "lower"))
+    page = Page(board.to_html())
+    assert len(page.find("section")) == 2
+    tips = [given["title"].split(":")[0] for given in page.find("div", "track")]
+    assert tips == ["method_0", "method_1", "random", "random", "method_1", "method_0"]
+    words = "".join(page.texts)
+    assert "Scoreboard of sst2" in words and "3 methods, 2 metrics, 8 examples, seed 3." in words
+    assert "higher is better; hidden features: unknown" in words and "lower is better" in words
+    assert "share of features shown" in words and views.CHANCE in words
+    assert f"p = {board.p_value('method_1', 'auac'):.3f}" in words
+
+
+def test_bars_start_at_zero_where_that_hides_nothing() -> None:
+    near, far = (drawn_board(values=drawn_board().values + shift) for shift in (-0.2, 10))
+    assert len(Page(near.to_html()).find("i", "bar")) == 2 * 3 == len(Page(near.to_html()).find("i", "whisker"))
+    page = Page(far.to_html())
+    places = [float(re.search(r"left:([\d.]+)%", given["style"])[1]) for given in page.find("i", "dot")]  # type: ignore[index]
+    assert not page.find("i", "bar") and places[0] > 90 and places[2] < 10  # the best right, the worst left
+
+
+def test_names_are_escaped() -> None:
+    evil = "<script>alert(1)</script>\"'&"
+    board = drawn_board(methods=("a", evil, "random"), metrics=(evil, "auac"), model=evil, hidden=(evil, evil))
+    parsed = Page(board.to_html())
+    assert "script" not in {tag for tag, _ in parsed.elements}
+    assert evil in polylines(board.to_html()) and evil in "".join(parsed.texts)
+    odd = drawn_board(methods=("[/red]", "\x1b[31m", "random"), model="[bold]")
+    assert "[/red]" in str(odd) and "\x1b" not in str(odd) + odd.to_html() and "[bold]" in str(odd)
+
+
+def test_one_example_has_neither_intervals_nor_stars() -> None:
+    board = drawn_board(examples=1)
+    page = Page(board.to_html())
+    for words in (str(board), " ".join(page.texts)):
+        assert "1 example," in words and "*" not in words and "told apart" not in words and "[" not in words
+        assert "p =" not in words and "p <" not in words
+    assert not page.find("i", "whisker") and len(page.find("b")) == 2 * 2  # the best of a metric: table and bars
+    assert "8 examples" in str(drawn_board()) and "told apart" in str(drawn_board())
+
+
+def test_many_methods_keep_their_colours() -> None:
+    metrics = ("auac", "aupc", "insertion")
+    values = np.random.default_rng(1).normal(size=(30, 3, 8))
+    board = drawn_board(30, metrics=metrics, values=values, curves=np.random.default_rng(2).random((30, 3, 21)))
+    page = board.to_html()
+    lines = re.findall(r'stroke="([^"]*)" stroke-width="([^"]*)"( stroke-dasharray="[^"]*")?[^>]*><title>(\w+):', page)
+    assert len(lines) == 3 * 30
+    styles: dict[str, set[tuple[str, ...]]] = {}
+    for number in range(3):
+        own = lines[30 * number : 30 * (number + 1)]
+        coloured = [line for line in own if line[0] not in (views.GREY, "currentColor")]
+        assert len(coloured) == len({line[:3] for line in coloured}) == views.FEW and coloured == own[-views.FEW :]
+        assert coloured[-1][3] == board.best(metrics[number])  # the best on top of all
+        for *style, name in coloured:
+            styles.setdefault(name, set()).add(tuple(style))
+    assert all(len(own) == 1 for own in styles.values())
+    assert len(set.union(*styles.values())) == len(styles) > len(views.COLOURS)
+
+
+def test_what_is_not_defined_is_not_ranked() -> None:
+    values = np.array(drawn_board().values)
+    values[0, 0], values[1, 0, :3], values[:, 1] = np.nan, np.nan, np.nan
+    board = drawn_board(values=values)
+    page = board.to_html()
+    assert board.best("auac") == "method_1" and "defined for 0 to 8 of 8 examples" in page
+    assert "not defined for any method" in page and "nan" not in page
+    first = next(line for line in str(board).splitlines() if line.startswith("method_0"))
+    assert first.split() == ["method_0", "-", "-", "1"]
+
+
+def test_the_terminal_shows_three_metrics_of_twelve_methods_in_a_hundred_columns() -> None:
+    metrics = ("auac", "au_mse", "comprehensiveness(mask='unknown')", "aupc")
+    board = drawn_board(12, metrics=metrics)
+    file = io.StringIO()
+    Console(file=file, width=100).print(board)
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 100
+    rows = [line for line in lines if line.startswith(("method_", "random"))]
+    assert [row.count("[") for row in rows] == [3] * 12 + [1] * 12  # every row on one line, the fourth metric below
+    assert "comprehensiveness" in file.getvalue() and "(mask='unknown')" in file.getvalue()
 
 
 def test_intervals() -> None:

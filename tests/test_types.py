@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import whence
-from whence.types import Attribution, Comparison, Input, Score, Target
+from whence.boards import Score
+from whence.types import Attribution, Comparison, Input, Target
 
 POSITIVE = Target("logit", 1, "positive")
 

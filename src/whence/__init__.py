@@ -18,19 +18,21 @@ _PUBLIC = {
     "conservation": "api",
     "score": "api",
     "evaluate": "scoreboard",
+    "arbitrate": "arbitration",
     "list_methods": "api",
     "list_metrics": "api",
     "list_models": "api",
     "method": "registry",
     "metric": "registry",
     "Explained": "registry",
+    "Arbitration": "boards",
     "AttentionMaps": "types",
     "Attribution": "types",
     "Comparison": "types",
     "Conservation": "types",
     "Input": "types",
-    "Score": "types",
-    "Scoreboard": "types",
+    "Score": "boards",
+    "Scoreboard": "boards",
     "Target": "types",
 }
 
@@ -45,13 +47,16 @@ if TYPE_CHECKING:
         list_models,
         score,
     )
+    from whence.arbitration import arbitrate
+    from whence.boards import Arbitration, Score, Scoreboard
     from whence.loading import load, wrap
     from whence.registry import Explained, method, metric
     from whence.scoreboard import evaluate
     from whence.subject import Subject
-    from whence.types import AttentionMaps, Attribution, Comparison, Conservation, Input, Score, Scoreboard, Target
+    from whence.types import AttentionMaps, Attribution, Comparison, Conservation, Input, Target
 
 __all__ = [
+    "Arbitration",
     "AttentionMaps",
     "Attribution",
     "Comparison",
@@ -62,6 +67,7 @@ __all__ = [
     "Scoreboard",
     "Subject",
     "Target",
+    "arbitrate",
     "attention_maps",
     "compare",
     "conservation",

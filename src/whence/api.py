@@ -9,13 +9,15 @@ import numpy as np
 
 from whence import registry, zoo
 from whence.batching import cut, shown
+from whence.boards import Score
 from whence.hooks import lent
 from whence.ledger import balance
 from whence.registry import Explained, Record
 from whence.subject import Subject
-from whence.types import AttentionMaps, Attribution, Comparison, Conservation, Input, Score, Target
+from whence.types import AttentionMaps, Attribution, Comparison, Conservation, Input, Target
 
-DEFAULT_METHOD = "gradient_x_input"
+DEFAULT_METHOD = "gae"  # docs/faithfulness.md says why
+PLAIN_METHOD = "gradient_x_input"  # the default where no attention spans the inputs; what conservation compares with
 
 
 def explain(
@@ -36,11 +38,14 @@ def explain(
     `(logits, batch) -> (batch,)`, or a list with one per input; by default what the model predicts.
     """
     _check_call(subject, seed, batch_size)
-    record, options = registry.resolve("method", DEFAULT_METHOD if method is None else method, options)
-    notes = () if method is not None else (f"no method was named: {DEFAULT_METHOD} was used",)
+    if method is not None:
+        registry.resolve("method", method, options)  # what is wrong with it is said before anything is encoded
     single = not isinstance(inputs, list)
     raws = [inputs] if single else inputs
     items = _encoded(subject, raws, truncate, single)
+    usual = _usual_method(subject, items) if method is None else method
+    record, options = registry.resolve("method", usual, options)
+    notes = () if method is not None else (f"no method was named: {usual} was used",)
     found = _run(subject, items, [(record, options)], _targets(target, raws, single), seed, batch_size, progress, notes)
     results = [attributions[0] for attributions in found]
     return results[0] if single else results
@@ -162,6 +167,16 @@ def _encoded(subject: Subject, raws: Sequence[Any], truncate: bool, single: bool
     return items
 
 
+def _usual_method(subject: Subject, items: list[Input]) -> str:
+    """What is used when no method is named: one that reads attention, where it spans the inputs."""
+    if not items:
+        return DEFAULT_METHOD
+    first = next((row for row, _ in subject.rows(items[0])), items[0])
+    found = subject.anatomy(subject.batch([first]))
+    spans = bool(found.deciding) and all(query for query, _ in found.connections)
+    return DEFAULT_METHOD if spans else PLAIN_METHOD
+
+
 def _targets(target: Any, raws: Sequence[Any], single: bool) -> list[Any]:
     if isinstance(target, list) and not single:
         if len(target) != len(raws):
@@ -249,7 +264,7 @@ def _conservation(
     batch, aim = subject.batch([item]), subject.aim([target])
     record, options = spec
     found = tuple(balance(subject, batch, aim, record, options))
-    usual, none = registry.resolve("method", DEFAULT_METHOD)
+    usual, none = registry.resolve("method", PLAIN_METHOD)
     plain = () if record is usual else tuple(balance(subject, batch, aim, usual, none))
     return Conservation(
         rows=found,

@@ -146,7 +146,7 @@ class Tap(TorchFunctionMode):
         if func in _SOFTMAX:
             out = func(*args, **kwargs)
             self._followed = {id(out): (out, out)} if out.ndim in (3, 4) else {}
-            self._given = args[0].detach() if self._scores else None
+            self._given = (args[0] if args else kwargs["input"]).detach() if self._scores else None
             return out
         if not self._followed:
             return func(*args, **kwargs)

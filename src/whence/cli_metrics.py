@@ -1,8 +1,9 @@
-"""The commands that measure: `whence metrics`, `whence score`, `whence evaluate`."""
+"""The commands that measure: `whence metrics`, `whence score`, `whence evaluate`, `whence arbitrate`."""
 
 from __future__ import annotations
 
 import inspect
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ from whence.cli import (
     _flag,
     _load,
     _print_table,
+    _raw,
     _show,
     _specs,
     app,
@@ -33,6 +35,10 @@ SCORE_EXAMPLES = (
 )
 EVALUATE_EXAMPLES = (
     "Example: [cyan]whence evaluate reviews.tsv --method gae,lrp --metric auac,deletion --limit 100[/cyan]"
+)
+ARBITRATE_EXAMPLES = (
+    "Examples: [cyan]whence arbitrate 'a masterful film'[/cyan], "
+    "[cyan]whence arbitrate reviews.tsv --candidates grid,gae,lrp --by set --fit 50[/cyan]"
 )
 DATA = "A CSV, TSV, JSONL or Parquet file with a column text (or other parts of an input), or a folder of pictures."
 Specs = Annotated[
@@ -93,10 +99,7 @@ def evaluate(
     _check_folders(save, csv, html, resume)
     if not data.exists():
         raise Misuse(f"there is no file or folder {str(data)!r} to evaluate on")
-    from whence.scoreboard import PICTURES
-
-    pictures = data.is_dir() and any(f.suffix.lower() in PICTURES for f in data.rglob("*"))
-    subject = _load(model, "picture.png" if pictures else "text", device)
+    subject = _load(model, _kind_of(data), device)
     methods, measures = ([s for text in texts for s in _specs(text)] for texts in (method, metric))
     board = whence.evaluate(
         subject, data, methods, measures, limit=limit, seed=seed, truncate=truncate, resume=resume, progress=True
@@ -108,3 +111,66 @@ def evaluate(
         csv.write_text(board.to_csv(), encoding="utf-8")
     if html:
         html.write_text(board.to_html(), encoding="utf-8")
+
+
+@app.command(cls=Command, epilog=ARBITRATE_EXAMPLES)
+def arbitrate(
+    data: Annotated[str, typer.Argument(metavar="INPUT", help="A text or a picture, or data as evaluate takes it.")],
+    candidates: Annotated[
+        list[str],
+        typer.Option("--candidates", metavar="SPEC", help="Methods; grid stands for every way to read attention."),
+    ] = ["grid"],  # noqa: B006
+    metric: Annotated[str, typer.Option("--metric", metavar="SPEC", help="What chooses.")] = "rft",
+    by: Annotated[str, typer.Option("--by", help="A choice for every instance, every label, or the set.")] = "instance",
+    labels: Annotated[
+        str | None, typer.Option("--labels", help="Explain the target, or all labels, as --by label does.")
+    ] = None,
+    held_out: Annotated[
+        list[str], typer.Option("--held-out", metavar="SPEC", help="Metrics that judge the choice.")
+    ] = ["comprehensiveness"],  # noqa: B006
+    fit: Annotated[
+        int | None, typer.Option("--fit", min=1, help="Choose for the set on so many, judge on others.")
+    ] = None,
+    model: Model = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Take so many examples.")] = None,
+    save: Save = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")] = None,
+    html: Html = None,
+    device: Device = None,
+    seed: Seed = 0,
+    truncate: Truncate = False,
+) -> None:
+    """Choose the explanation that the model bears out best, and judge the choice by another metric."""
+    _check_folders(save, csv, html)
+    given = Path(data) if os.path.exists(data) else _raw(data)
+    found = whence.arbitrate(
+        _load(model, _kind_of(given) if isinstance(given, Path) else given, device),
+        given,
+        [s for text in candidates for s in _specs(text)],
+        metric,
+        by=by,  # type: ignore[arg-type]
+        labels=labels,  # type: ignore[arg-type]
+        held_out=[s for text in held_out for s in _specs(text)],
+        fit=fit,
+        limit=limit,
+        seed=seed,
+        truncate=truncate,
+        progress=True,
+    )
+    _show(found)
+    if save:
+        found.save(save)
+    if csv:
+        csv.write_text(found.board.to_csv(), encoding="utf-8")
+    if html:
+        html.write_text(found.to_html(), encoding="utf-8")
+
+
+def _kind_of(data: str | Path) -> str:
+    """Something of the kind that the data holds, by which a model can be chosen."""
+    from whence.scoreboard import PICTURES
+
+    place = Path(data)
+    if len(str(data)) < 4096 and place.is_dir():
+        return "picture.png" if any(f.suffix.lower() in PICTURES for f in place.rglob("*")) else "text"
+    return "picture.png" if place.suffix.lower() in PICTURES else "text"

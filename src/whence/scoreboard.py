@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from whence import api, registry
+from whence.boards import Scoreboard
 from whence.metrics.running import Curve, Runner, cases, hidden_by
 from whence.subject import Subject
-from whence.types import Scoreboard
 
 CHUNK = 16  # examples between two writes of what is done
 SHARES = np.linspace(0, 1, 21)  # of the features, where curves are kept
@@ -99,7 +99,7 @@ def evaluate(
     goes on from it.
     """
     inputs, given, truths = read(data, limit)
-    labels = [_label(subject, label) for label in given]
+    labels = [as_target(subject, label) for label in given]
     specs = [registry.resolve("method", m) for m in methods]
     measures = [registry.resolve("metric", m) for m in metrics]
     names = [record.spec(options) for record, options in specs]
@@ -113,7 +113,7 @@ def evaluate(
     done = _resumed(resume, heading)
     start = sum(len(chunk["seconds"][0]) for chunk in done)
     runner = Runner(subject)
-    for begin in _shown(range(start, len(inputs), CHUNK), progress):
+    for begin in shown(range(start, len(inputs), CHUNK), progress):
         chosen = slice(begin, begin + CHUNK)
         chunk = _chunk(subject, runner, inputs[chosen], labels[chosen], truths[chosen], names, measures, seed, truncate)
         done.append(chunk)
@@ -136,13 +136,16 @@ def evaluate(
     )
 
 
-def _label(subject: Subject, label: Any) -> Any:
-    """A label as a target: by name where the model has it, else by number."""
+def as_target(subject: Subject, label: Any) -> Any:
+    """A label as a target: by name where the model has it, else by number; generated text is explained as it is."""
+    if subject.task == "seq2seq-lm":
+        return None
     known = subject.labels or ()
     return int(label) if isinstance(label, str) and label not in known and label.isdigit() else label
 
 
-def _shown(chunks: range, progress: bool) -> Iterable[int]:
+def shown(chunks: range, progress: bool) -> Iterable[int]:
+    """The chunks, with a bar where one is wanted."""
     if not progress:
         return chunks
     from rich.console import Console

@@ -261,8 +261,9 @@ def _read(maps: Tensor, record: Record, trace: Trace, batch: Batch, read: Read) 
         return _mean(maps.transpose(1, 2), trace.deciding[record.query] & queries)
     if read == "received":
         return _mean(maps, queries)
-    received = maps.masked_fill(~queries[:, :, None], 0.0)
-    return received.sum(1) if read == "received_sum" else received.amax(1)
+    if read == "received_max":  # scores before the softmax may all be below 0
+        return maps.masked_fill(~queries[:, :, None], float("-inf")).amax(1)
+    return maps.masked_fill(~queries[:, :, None], 0.0).sum(1)
 
 
 def _mean(maps: Tensor, rows: Tensor) -> Tensor:

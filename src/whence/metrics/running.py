@@ -112,12 +112,12 @@ class Curve:
 Metric = Generator[Ask | list[Input], np.ndarray, float | Curve]
 
 
-def cases(subject: Subject, a: Attribution, truth: Any = None, seed: int = 0) -> list[Case]:
+def cases(subject: Subject, a: Attribution, truth: Any = None, seed: int = 0, *, checked: bool = False) -> list[Case]:
     """The rows of an attribution, each with the input that it could see.
 
-    `truth` marks features, in the shape of the scores, or, of a picture, pixels.
+    `truth` marks features, in the shape of the scores, or, of a picture, pixels; an input may be `checked` already.
     """
-    if _merged(subject, a.input):
+    if not checked and _merged(subject, a.input):
         raise ValueError("the model cannot be asked about words that were merged; score what explain returned")
     known = None if truth is None else np.asarray(truth, bool)
     region = None

@@ -1,0 +1,189 @@
+"""What measuring comes to: Score, Scoreboard, Arbitration. Numpy only; no model, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from whence.types import Attribution, _floats, _read_only, _Record, _Result
+
+
+@dataclass(frozen=True, eq=False)
+class Score(_Record):
+    """A metric's result."""
+
+    metric: str  # the spec: name and options
+    value: float
+    better: str  # "higher" or "lower"
+    values: np.ndarray | None = None  # (example,)
+    interval: tuple[float, float] | None = None  # of the value, lower and upper end
+    hidden: str = ""  # what stands in place of features that the metric hides
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.better not in ("higher", "lower"):
+            raise ValueError(f"better must be 'higher' or 'lower', got {self.better!r}")
+        self._set("value", float(self.value))
+        if self.values is not None:
+            self._set("values", _read_only(_floats("values", self.values)))
+
+    def __str__(self) -> str:
+        interval = "" if self.interval is None else f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]"
+        examples = "" if self.values is None else f", {self.values.size} example{'s' * (self.values.size != 1)}"
+        hidden = self.hidden and f", hidden by {self.hidden}"
+        return f"{self.metric} = {self.value:.4g}{interval} ({self.better} is better{examples}{hidden})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scoreboard(_Result):
+    """Methods by metrics over a data set."""
+
+    methods: tuple[str, ...]  # specs
+    metrics: tuple[str, ...]
+    better: tuple[str, ...]  # of each metric: "higher" or "lower"
+    values: np.ndarray  # (method, metric, example); NaN where a metric is not defined
+    seconds: np.ndarray  # (method, example): what an explanation took
+    model: str = ""
+    seed: int = 0
+    hidden: tuple[str, ...] = ()  # by what each metric hides features; "" where it hides none
+    curves: np.ndarray | None = None  # (method, metric, share of features from 0 to 1), NaN where there is none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("hidden", tuple(self.hidden) or ("",) * len(self.metrics))
+        self._set("curves", None if self.curves is None else _read_only(np.array(self.curves, float)))
+        self._set("values", _read_only(np.array(self.values, float)))
+        self._set("seconds", _read_only(np.array(self.seconds, float)))
+
+    def __repr__(self) -> str:
+        return f"Scoreboard({self.model}: {' x '.join(map(str, self.values.shape))} methods x metrics x examples)"
+
+    def score(self, method: str, metric: str) -> Score:
+        """The mean of one metric of one method, with its interval and all values."""
+        from whence.intervals import bootstrap
+
+        m = self.metrics.index(metric)
+        own = self.values[self.methods.index(method), m]
+        mean, interval = bootstrap(own, self.seed)
+        return Score(metric, mean, self.better[m], own, interval, self.hidden[m])
+
+    def best(self, metric: str) -> str:
+        """The method with the best mean; the first one if the metric is defined for none."""
+        m = self.metrics.index(metric)
+        return self.methods[int(worth(means_of(self.values[:, m]), self.better[m]).argmax())]
+
+    def p_value(self, method: str, metric: str) -> float:
+        """How likely a difference to the best method at least as large is by chance: a paired sign-flip test."""
+        from whence.intervals import sign_flips
+
+        m = self.metrics.index(metric)
+        best, own = (self.values[self.methods.index(name), m] for name in (self.best(metric), method))
+        return sign_flips(best - own, self.seed)
+
+    def curve(self, method: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        """Shares of the features and the mean of what was watched there; both empty for a metric without a curve."""
+        if self.curves is None:
+            return np.empty(0), np.empty(0)
+        values = self.curves[self.methods.index(method), self.metrics.index(metric)]
+        known = ~np.isnan(values)
+        return np.linspace(0, 1, len(values))[known], values[known]
+
+    def __str__(self) -> str:
+        from whence import plots
+        from whence.plots import board
+
+        return plots.uncoloured(board.table(self), plots.WIDTH)
+
+    def __rich__(self) -> Any:
+        from whence.plots import board
+
+        return board.table(self)
+
+    def to_html(self) -> str:
+        """A self-contained page: the table, and for every metric bars with intervals, and its curves."""
+        from whence import plots
+        from whence.plots import board
+
+        return plots.page(board.html(self))
+
+    def to_csv(self) -> str:
+        """One line per method and metric: mean, interval, p against the best, examples, seconds per example."""
+        lines = ["method,metric,better,hidden,mean,low,high,p,examples,seconds"]
+        for method in self.methods:
+            for metric in self.metrics:
+                s = self.score(method, metric)
+                low, high = s.interval or (float("nan"), float("nan"))
+                count = int((~np.isnan(self.values[self.methods.index(method), self.metrics.index(metric)])).sum())
+                seconds = self.seconds[self.methods.index(method)].mean()
+                numbers = [s.value, low, high, self.p_value(method, metric)]
+                words = [f'"{method}"', f'"{metric}"', s.better, f'"{s.hidden}"']
+                lines.append(",".join([*words, *(f"{n:.6g}" for n in numbers), str(count), f"{seconds:.4g}"]))
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Arbitration(_Result):
+    """Which of many explanations the model bears out best, and how the choice does by a metric that did not choose."""
+
+    by: str  # "instance", "label" or "set"
+    metric: str  # what chose
+    better: str  # "higher" or "lower"
+    candidates: tuple[str, ...]  # specs
+    values: np.ndarray  # (candidate, example, label) of the metric that chose, on the examples that it chose by
+    chosen: np.ndarray  # (example, label): numbers of candidates, on the examples of the board
+    explanations: tuple[Attribution, ...]  # those chosen, label by label of one example after the other
+    board: Scoreboard  # the choice, and single candidates, by the metric that chose and by those that did not
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("values", _read_only(np.array(self.values, float)))
+        self._set("chosen", _read_only(np.array(self.chosen, int)))
+
+    def __repr__(self) -> str:
+        return f"Arbitration(by {self.by}: {len(self.candidates)} candidates, {len(self.chosen)} examples: {self.spec})"
+
+    @property
+    def spec(self) -> str:
+        """The candidate with the best mean: one method for all, to be used on other examples."""
+        return self.ranking()[0][0]
+
+    def ranking(self, example: int | None = None) -> list[tuple[str, float]]:
+        """The candidates with their mean value, over all examples that chose or of one, best first."""
+        values = self.values if example is None else self.values[:, [example]]
+        means = means_of(values.reshape(len(values), -1))
+        order = np.argsort(-worth(means, self.better), kind="stable")
+        return [(self.candidates[i], float(means[i])) for i in order]
+
+    def __str__(self) -> str:
+        from whence import plots
+        from whence.plots import board
+
+        return plots.uncoloured(board.arbitration(self), plots.WIDTH)
+
+    def __rich__(self) -> Any:
+        from whence.plots import board
+
+        return board.arbitration(self)
+
+    def to_html(self) -> str:
+        """A self-contained page: what was chosen, the explanation of a single input, and the board."""
+        from whence import plots
+        from whence.plots import board
+
+        return plots.page(board.arbitration_html(self))
+
+
+def means_of(values: np.ndarray) -> np.ndarray:
+    """The mean of what is defined in each row; NaN where nothing is."""
+    known = ~np.isnan(values)
+    counts = known.sum(-1)
+    sums = np.where(known, values, 0.0).sum(-1)
+    return np.divide(sums, counts, out=np.full(counts.shape, np.nan), where=counts > 0)
+
+
+def worth(values: np.ndarray, better: str) -> np.ndarray:
+    """Values so that the larger is the better, and what is not defined the worst."""
+    return np.nan_to_num(values if better == "higher" else -values, nan=-np.inf, neginf=-np.inf)

@@ -136,19 +136,30 @@ def run(options: argparse.Namespace) -> whence.Scoreboard:
 
 
 def table(files: list[Path]) -> str:
-    """Saved boards of one data set and model side by side: a row per method, best AUAC first."""
-    boards = [whence.Scoreboard.load(file) for file in files]
-    lines = ["| method | AUAC | AU-MSE | s per example |", "|---|---:|---:|---:|"]
-    rows = []
-    for board in boards:
-        for number, method in enumerate(board.methods):
-            up, down = (board.score(method, metric) for metric in board.metrics)
-            rows.append((up.value, method, up, down, board.seconds[number].mean(), board.values.shape[-1]))
-    many = max(row[-1] for row in rows)
-    for _, method, up, down, seconds, count in sorted(rows, key=lambda row: -row[0]):
-        cells = [f"{s.value:.3f} [{s.interval[0]:.3f}, {s.interval[1]:.3f}]" for s in (up, down) if s.interval]
-        few = "" if count == many else f" ({count} examples)"
-        lines.append(f"| `{method}`{few} | {cells[0]} | {cells[1]} | {seconds:.2g} |")
+    """Saved boards as Markdown: a row per method, the paper's first, a column per data set (the name before a dash)."""
+    cells: dict[str, dict[str, dict[str, str]]] = {"auac": {}, "au_mse": {}}
+    columns: dict[str, int] = {}
+    order: dict[str, float] = dict.fromkeys(PAPER, 2.0)
+    for file in files:
+        board, column = whence.Scoreboard.load(file), file.stem.split("-")[0]
+        columns[column] = max(columns.get(column, 0), board.values.shape[-1])
+        for method in board.methods:
+            row = method.replace("(mask='black')", "")
+            for metric in board.metrics:
+                s = board.score(method, metric)
+                low, high = s.interval or (s.value, s.value)
+                few = f" ({board.values.shape[-1]})" if board.values.shape[-1] < columns[column] else ""
+                name = metric.split("(")[0]
+                shown = (f"{x:.3f}" if name == "auac" else f"{x:.3g}" for x in (s.value, low, high))
+                cells[name].setdefault(row, {})[column] = "{} [{}, {}]".format(*shown) + few
+                if name == "auac":
+                    order.setdefault(row, s.value)
+    heads = [f"{name} ({count})" for name, count in columns.items()]
+    lines = []
+    for name, title in (("auac", "AUAC, higher is better"), ("au_mse", "AU-MSE, lower is better")):
+        lines += ["", f"**{title}**", "", f"| method | {' | '.join(heads)} |", "|---" + "|---:" * len(heads) + "|"]
+        for method in sorted(cells[name], key=lambda m: -order[m]):
+            lines.append(f"| `{method}` | " + " | ".join(cells[name][method].get(c, "-") for c in columns) + " |")
     return "\n".join(lines)
 
 

@@ -51,7 +51,8 @@ def html(*results: Attribution | Comparison) -> str:
 
 def page(body: str) -> str:
     """The whole of a page."""
-    head = f'<!doctype html><meta charset="utf-8"><title>whence</title>\n<style>{_css()}</style>'
+    meta = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    head = f"<!doctype html>{meta}<title>whence</title>\n<style>{_css()}</style>"
     return f'{head}\n<div class="whence">{body}</div>\n'
 
 

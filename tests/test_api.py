@@ -338,7 +338,7 @@ def test_a_function_is_a_target() -> None:
     def difference(logits: Tensor, batch: Any) -> Tensor:
         return logits[:, 0] - logits[:, 2]
 
-    a = whence.explain(subject("bert"), TEXTS[0], target=difference)
+    a = whence.explain(subject("bert"), TEXTS[0], "gradient_x_input", difference)
     assert isinstance(a.target, Target) and (a.target.kind, str(a.target)) == ("function", "difference")
     close(a.scores, scores_of("contrast(0, 2)"))
     assert a.output == pytest.approx(whence.explain(subject("bert"), TEXTS[0], target="contrast(0, 2)").output)

@@ -68,7 +68,7 @@ class Parts(ByActivation):
 
     def projected(self, x: Tensor, parts: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         """The parts of a linear layer's output; the bias joins the rest."""
-        return with_rest(nn.functional.linear(parts, weight), bias)
+        return add_rest(nn.functional.linear(parts, weight), bias)
 
     def joined(self, a: Tensor, first: Tensor, b: Tensor, second: Tensor, out: Tensor) -> Tensor:
         """The parts of the sum of two tensors with parts."""
@@ -93,7 +93,10 @@ class Parts(ByActivation):
         elif func in NORM:
             x, apply, bias = frozen_norm(func, args, kwargs)
             ready = self.settled(parts[id(x)])
-            made = self.settled(with_rest(torch.stack([apply(part) for part in ready]), bias))
+            normed = torch.empty_like(ready)
+            for part, its in zip(ready, normed, strict=True):  # one at a time: what is between stays small
+                its.copy_(apply(part))
+            made = self.settled(add_rest(normed, bias))
             self.normed(x, out, made)
         elif func in ACTIVATION:
             made = self.settled(parts[id(args[0])]) * slope(lambda x: func(x, *args[1:], **kwargs), args[0])
@@ -184,8 +187,9 @@ class Layers(Parts):
 
     def state(self, at: str | int, stream: str, tensor: Tensor) -> Tensor:
         self._end(tensor)
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            self._parts[tensor] = diagonal(tensor)
+        if self._stage != "attention":
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                self._parts[tensor] = diagonal(tensor)
         return tensor
 
     def decided(self, logits: Tensor) -> None:
@@ -203,6 +207,8 @@ class Layers(Parts):
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self._done:  # the rest of the layer need not be followed
+            return func(*args, **kwargs)
         products = [tensor for tensor in _flat(args, kwargs) if tensor in self._products]
         if not products:
             return super().__torch_function__(func, kinds, args, kwargs)
@@ -239,15 +245,18 @@ class Layers(Parts):
         by_head = torch.empty_like(weight)
         by_head[:, columns] = weight
         moved = torch.einsum("bhjd,ohd->bhjo", product.values, by_head.view(-1, heads, width))
-        parts = torch.einsum("bhij,bhjo->jbio", product.weights, moved)  # (source, batch, token, out)
-        parts = with_rest(torch.cat([parts, torch.zeros_like(parts[:1])]), bias)
+        batch, _, tokens, sources = product.weights.shape
+        parts = moved.new_zeros(sources + 1, batch, tokens, len(weight))
+        parts[:-1] = torch.einsum("bhij,bhjo->jbio", product.weights, moved)
+        add_rest(parts, bias)
         rows = product.rows[..., 0]  # of each place in the model's layout
         self._attended = True
         if self._stage == "attention":
             whole = torch.empty_like(parts[0])
             whole.flatten(0, 1)[rows] = out
             self._take(whole, parts)
-        self._parts[out] = parts.flatten(1, 2)[:, rows]
+        else:
+            self._parts[out] = parts.flatten(1, 2)[:, rows]
 
     # ---- the end of a stage ------------------------------------------------------------------------------------------
 
@@ -341,18 +350,18 @@ class Sources(Parts):
         self._attended[product] = True
 
     def settled(self, parts: Tensor) -> Tensor:
-        if self._split == "none":
+        sources, rest = parts[:-1], parts[-1]
+        if self._split == "none" or not rest.any():
             return parts
-        sources, rest = parts[:-1], parts[-1:]
         if self._split == "absdot":
-            share = (sources * rest).sum(-1, keepdim=True).abs()
+            share = torch.einsum("s...w,...w->s...", sources, rest).abs()
         else:
-            share = sources.norm(dim=-1, keepdim=True)
+            share = sources.norm(dim=-1)
             share = share if self._split == "norm" else (share > 0).to(parts.dtype)
         total = share.sum(0, keepdim=True)
         share = torch.where(total > 0, share / total.clamp(min=torch.finfo(parts.dtype).tiny), 0.0)
-        left = torch.where(total > 0, torch.zeros_like(rest), rest)
-        return torch.cat([sources + share * rest, left])
+        share = torch.cat([share, -(total > 0).to(share.dtype)])  # what is divided leaves the rest
+        return torch.addcmul(parts, share[..., None], rest)
 
     def projected(self, x: Tensor, parts: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         return super().projected(x, parts if x in self._attended else self.settled(parts), weight, bias)
@@ -407,6 +416,13 @@ def with_rest(parts: Tensor, more: Any) -> Tensor:
     if more is None:
         return parts
     return torch.cat([parts[:-1], (parts[-1] + more)[None]])
+
+
+def add_rest(parts: Tensor, more: Any) -> Tensor:
+    """The same for parts that nobody else holds: in place."""
+    if more is not None:
+        parts[-1] += more
+    return parts
 
 
 def closes(total: Tensor, whole: Tensor, subject: str) -> None:

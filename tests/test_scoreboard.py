@@ -147,6 +147,36 @@ def test_equal_inputs_run_once(planted: Any) -> None:
     assert runner.run <= 2 * 11 * len(rows) < runner.asked == 3 * 11 * len(rows)
 
 
+def test_answers_are_forgotten_before_they_fill_memory(planted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With little room the same values come, of more passes, and never more answers are held than there is room for."""
+    from whence.metrics import running
+    from whence.registry import resolve
+
+    found = whence.explain(planted, [e.input for e in zoo.examples("planted", 6, 5)], "gae")
+    rows = [c for a in found for c in running.cases(planted, a)]
+    held: list[int] = []
+
+    def scored(runner: running.Runner) -> list[float]:
+        evaluate = runner._evaluate
+
+        def watched(waiting: Any) -> None:
+            evaluate(waiting)
+            held.append(sum(logits.nbytes for logits in runner._known.values()))
+
+        monkeypatch.setattr(runner, "_evaluate", watched)
+        return [float(v) for m in ("auac", "au_mse") for v in runner.score(resolve("metric", m)[0].function, rows, {})]
+
+    plenty = running.Runner(planted)
+    expected, most = scored(plenty), max(held)
+    held.clear()
+    monkeypatch.setattr(running, "MAX_KNOWN", most // 4)
+    monkeypatch.setattr(running, "MAX_ASKED", 11)  # the variants of one curve
+    little = running.Runner(planted)
+    np.testing.assert_allclose(scored(little), expected, atol=1e-5)
+    assert little.run > plenty.run
+    assert max(held) <= most // 4 + most // len(rows) + 1
+
+
 def test_views(board: whence.Scoreboard, tmp_path: Path) -> None:
     text, page = str(board), board.to_html()
     for method in METHODS:

@@ -112,10 +112,9 @@ def evaluate(
     }
     done = _resumed(resume, heading)
     start = sum(len(chunk["seconds"][0]) for chunk in done)
-    runner = Runner(subject)
     for begin in shown(range(start, len(inputs), CHUNK), progress):
         chosen = slice(begin, begin + CHUNK)
-        chunk = _chunk(subject, runner, inputs[chosen], labels[chosen], truths[chosen], names, measures, seed, truncate)
+        chunk = _chunk(subject, inputs[chosen], labels[chosen], truths[chosen], names, measures, seed, truncate)
         done.append(chunk)
         if resume is not None:
             with Path(resume).open("a", encoding="utf-8") as file:
@@ -156,7 +155,6 @@ def shown(chunks: range, progress: bool) -> Iterable[int]:
 
 def _chunk(
     subject: Subject,
-    runner: Runner,
     inputs: list[Any],
     labels: list[Any],
     truths: list[Any],
@@ -166,6 +164,7 @@ def _chunk(
     truncate: bool,
 ) -> dict[str, Any]:
     """Values (method, metric, example) and seconds (method, example) of a few examples."""
+    runner = Runner(subject)  # equal masked inputs are those of one example
     values, seconds, curves = [], [], []
     for method in methods:
         started = time.perf_counter()

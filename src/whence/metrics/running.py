@@ -7,7 +7,7 @@ class), as often as it likes, and returns its value. A `Runner` drives many of t
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,9 @@ from whence.masking import Way
 from whence.registry import Record
 from whence.subject import Subject
 from whence.types import Attribution, Input, Target
+
+MAX_KNOWN = 2**30  # bytes of answers that a Runner remembers: those of a language model are long
+MAX_ASKED = 1024  # variants answered at a time
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,7 @@ def _one(target: Any) -> Target:
 
 
 class Runner:
-    """Runs masked inputs, each once; remembers the logits of all that came."""
+    """Runs masked inputs, each once; remembers the logits, and begins anew when they fill `MAX_KNOWN`."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -194,10 +197,11 @@ class Runner:
         for number, one in enumerate(metrics):
             self._advance(number, one, None, asks, values)
         while asks:
-            answers = self.answers([self._items[number] for number in asks], list(asks.values()))
-            waiting, asks = list(asks), {}
-            for number, answer in zip(waiting, answers, strict=True):
-                self._advance(number, metrics[number], answer, asks, values)
+            waiting, asks = asks, {}
+            for some in _portions(waiting):
+                answers = self.answers([self._items[number] for number in some], [waiting[number] for number in some])
+                for number, answer in zip(some, answers, strict=True):
+                    self._advance(number, metrics[number], answer, asks, values)
         return values
 
     def score(self, function: Any, found: Sequence[Case], options: dict[str, Any]) -> list[float | Curve]:
@@ -216,6 +220,9 @@ class Runner:
 
     def answers(self, items: Sequence[Input], asks: Sequence[Ask | list[Input]]) -> list[np.ndarray]:
         """The logits of every ask's variants: (variant, class) each."""
+        if sum(logits.nbytes for logits in self._known.values()) > MAX_KNOWN:
+            self._known.clear()
+            self._seen.clear()
         order: list[list[bytes]] = []
         waiting: dict[bytes, Input] = {}
         size = 0
@@ -266,6 +273,20 @@ class Runner:
                     self._known.update(zip(chosen, wide.cpu().numpy(), strict=True))
         self.run += len(waiting)
         waiting.clear()
+
+
+def _portions(asks: Mapping[int, Ask | list[Input]]) -> Iterator[list[int]]:
+    """The numbers of asks, so many together that their answers fit in memory."""
+    some: list[int] = []
+    size = 0
+    for number, ask in asks.items():
+        some.append(number)
+        size += len(ask if isinstance(ask, list) else ask.keep)
+        if size >= MAX_ASKED:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def _started(function: Any, subject: Subject, case: Case, options: dict[str, Any]) -> Metric:

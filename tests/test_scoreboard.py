@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -210,6 +211,14 @@ def drawn_board(
         "curves": curves,
     }
     return whence.Scoreboard(**(fields | changes))
+
+
+def test_csv_reads_back() -> None:
+    """Specs hold commas, and both kinds of quotes where an option does."""
+    board = drawn_board(metrics=("auac", "au_mse(mask={'text': \"it's, hidden\"})"))
+    rows = list(csv.DictReader(io.StringIO(board.to_csv())))
+    assert [(row["method"], row["metric"]) for row in rows] == [(m, n) for m in board.methods for n in board.metrics]
+    assert float(rows[1]["mean"]) == pytest.approx(board.score(*list(rows[1].values())[:2]).value, rel=1e-5)
 
 
 def polylines(page: str) -> dict[str, np.ndarray]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from whence.types import Attribution, _floats, _read_only, _Record, _Result
+from whence.records import Result, Storable, floats, read_only
+from whence.types import Attribution
 
 
 @dataclass(frozen=True, eq=False)
-class Score(_Record):
+class Score(Storable):
     """A metric's result."""
 
     metric: str  # the spec: name and options
@@ -27,7 +30,7 @@ class Score(_Record):
             raise ValueError(f"better must be 'higher' or 'lower', got {self.better!r}")
         self._set("value", float(self.value))
         if self.values is not None:
-            self._set("values", _read_only(_floats("values", self.values)))
+            self._set("values", read_only(floats("values", self.values)))
 
     def __str__(self) -> str:
         interval = "" if self.interval is None else f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]"
@@ -37,7 +40,7 @@ class Score(_Record):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Scoreboard(_Result):
+class Scoreboard(Result):
     """Methods by metrics over a data set."""
 
     methods: tuple[str, ...]  # specs
@@ -53,9 +56,9 @@ class Scoreboard(_Result):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set("hidden", tuple(self.hidden) or ("",) * len(self.metrics))
-        self._set("curves", None if self.curves is None else _read_only(np.array(self.curves, float)))
-        self._set("values", _read_only(np.array(self.values, float)))
-        self._set("seconds", _read_only(np.array(self.seconds, float)))
+        self._set("curves", None if self.curves is None else read_only(np.array(self.curves, float)))
+        self._set("values", read_only(np.array(self.values, float)))
+        self._set("seconds", read_only(np.array(self.seconds, float)))
 
     def __repr__(self) -> str:
         return f"Scoreboard({self.model}: {' x '.join(map(str, self.values.shape))} methods x metrics x examples)"
@@ -110,7 +113,9 @@ class Scoreboard(_Result):
 
     def to_csv(self) -> str:
         """One line per method and metric: mean, interval, p against the best, examples, seconds per example."""
-        lines = ["method,metric,better,hidden,mean,low,high,p,examples,seconds"]
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(["method", "metric", "better", "hidden", "mean", "low", "high", "p", "examples", "seconds"])
         for method in self.methods:
             for metric in self.metrics:
                 s = self.score(method, metric)
@@ -118,13 +123,13 @@ class Scoreboard(_Result):
                 count = int((~np.isnan(self.values[self.methods.index(method), self.metrics.index(metric)])).sum())
                 seconds = self.seconds[self.methods.index(method)].mean()
                 numbers = [s.value, low, high, self.p_value(method, metric)]
-                words = [f'"{method}"', f'"{metric}"', s.better, f'"{s.hidden}"']
-                lines.append(",".join([*words, *(f"{n:.6g}" for n in numbers), str(count), f"{seconds:.4g}"]))
-        return "\n".join(lines) + "\n"
+                words = [method, metric, s.better, s.hidden]
+                lines.writerow([*words, *(f"{n:.6g}" for n in numbers), count, f"{seconds:.4g}"])
+        return text.getvalue()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Arbitration(_Result):
+class Arbitration(Result):
     """Which of many explanations the model bears out best, and how the choice does by a metric that did not choose."""
 
     by: str  # "instance", "label" or "set"
@@ -139,8 +144,8 @@ class Arbitration(_Result):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("values", _read_only(np.array(self.values, float)))
-        self._set("chosen", _read_only(np.array(self.chosen, int)))
+        self._set("values", read_only(np.array(self.values, float)))
+        self._set("chosen", read_only(np.array(self.chosen, int)))
 
     def __repr__(self) -> str:
         return f"Arbitration(by {self.by}: {len(self.candidates)} candidates, {len(self.chosen)} examples: {self.spec})"

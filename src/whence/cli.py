@@ -420,7 +420,7 @@ def _aim(subject: whence.Subject, target: str | None) -> str | int | None:
 
 def _give(results: Sequence[Any], as_json: bool, html: Path | None, save: Path | None) -> None:
     """Print every result, as JSON, coloured on a terminal, else plain; write the files."""
-    from whence.types import VERSION
+    from whence.records import VERSION
 
     for number, result in enumerate(results, 1):
         if as_json:

@@ -2,116 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
-from os import PathLike
-from pathlib import Path
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-VERSION = 1  # of the file format; a file of another version is refused
-READABLE = 4096  # arrays up to this many entries are saved as lists, larger ones as base64
-
-R = TypeVar("R", bound="_Record")
-S = TypeVar("S", bound="_Result")
-_records: dict[str, type[_Record]] = {}  # by class name, to read them back
-
-
-class _Record:
-    """A dataclass with exact equality that turns into JSON values and back."""
-
-    def __init_subclass__(cls) -> None:
-        _records[cls.__name__] = cls
-
-    def __post_init__(self) -> None:
-        for item in fields(self):  # type: ignore[arg-type]
-            if "tuple[" in str(item.type) and isinstance(getattr(self, item.name), list):
-                self._set(item.name, tuple(getattr(self, item.name)))
-
-    def __eq__(self, other: object) -> bool:
-        if type(self) is not type(other):
-            return NotImplemented
-        return self is other or all(
-            _equal(getattr(self, item.name), getattr(other, item.name))
-            for item in fields(self)  # type: ignore[arg-type]
-        )
-
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as values that JSON can hold."""
-        encoded: dict[str, Any] = {"$record": type(self).__name__}
-        for item in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, item.name)
-            if "tuple[" in str(item.type) and isinstance(value, tuple):
-                value = list(value)  # becomes a tuple again in __post_init__
-            encoded[item.name] = _encode(value, item.name)
-        return encoded
-
-    @classmethod
-    def from_dict(cls: type[R], data: dict[str, Any]) -> R:
-        """The record that `to_dict` wrote."""
-        record = _decode(data)
-        if not isinstance(record, cls):
-            raise ValueError(f"expected a dict written by {cls.__name__}.to_dict, got {type(record).__name__}")
-        return record
-
-
-class _Result(_Record):
-    """A record with a file and views of its own."""
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write JSON from which `load` gives an equal result, every array exact."""
-        content = {"format": "whence", "version": VERSION, **self.to_dict()}
-        lines = (f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, allow_nan=False)}" for k, v in content.items())
-        Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls: type[S], path: str | PathLike[str]) -> S:
-        """Read what `save` wrote; needs no model and no torch."""
-        expected = f"expected a file written by {cls.__name__}.save, but {str(path)!r}"
-        try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (ValueError, RecursionError):
-            raise ValueError(f"{expected} is not JSON") from None
-        if not isinstance(content, dict) or content.get("format") != "whence":
-            raise ValueError(f"{expected} is other JSON")
-        if content.get("$record") != cls.__name__:
-            raise ValueError(f"{expected} holds a {content.get('$record')}; load it with that class")
-        if content.get("version") != VERSION:
-            raise ValueError(f"{expected} has format version {content.get('version')}, this whence reads {VERSION}")
-        try:
-            return cls.from_dict(content)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{expected} is damaged ({error}); save it again") from None
-
-    def __str__(self: Any) -> str:
-        from whence import plots
-
-        return plots.plain(self)
-
-    def __rich__(self: Any) -> Any:
-        from whence import plots
-
-        return plots.coloured(self)
-
-    def to_html(self: Any) -> str:
-        """A self-contained page."""
-        from whence import plots
-
-        return plots.html(self)
-
-    def _repr_html_(self) -> str:
-        return self.to_html()
+from whence.records import Result, Storable, floats, read_only
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Input(_Record):
+class Input(Storable):
     """One encoded example: what was given, its named features, and what the model is fed."""
 
     raw: Any  # what was given: a string, an image array, or a dict with named parts
@@ -143,7 +45,7 @@ class Input(_Record):
 
 
 @dataclass(frozen=True)
-class Target(_Record):
+class Target(Storable):
     """The scalar that is explained, by name; `targets.py` computes it."""
 
     kind: str = "logit"  # logit, probability, log_probability, log_odds, margin, contrast, function
@@ -163,7 +65,7 @@ class Target(_Record):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Attribution(_Result):
+class Attribution(Result):
     """Scores of one example's features for one target, with what they explain and what they do not."""
 
     scores: np.ndarray  # (feature,) or (generated, feature)
@@ -182,10 +84,10 @@ class Attribution(_Result):
         super().__post_init__()
         if self.axes not in (("feature",), ("generated", "feature")):
             raise ValueError(f"axes must be ('feature',) or ('generated', 'feature'), got {self.axes!r}")
-        self._set("scores", _read_only(_floats("scores", self.scores)))
+        self._set("scores", read_only(floats("scores", self.scores)))
         self._check_shape("scores", self.axes)
         visible = np.ones(self.scores.shape) if self.visible is None else self.visible
-        self._set("visible", _read_only(np.array(visible, dtype=bool)))
+        self._set("visible", read_only(np.array(visible, dtype=bool)))
         self._check_shape("visible", self.axes)
         for name in ("output", "base", "residual"):
             self._set_per_row(name)
@@ -196,12 +98,12 @@ class Attribution(_Result):
         """A float, or one entry per generated row; one base may serve all rows."""
         if getattr(self, name) is None and name != "output":
             return
-        value = _floats(name, getattr(self, name))
+        value = floats(name, getattr(self, name))
         if name == "base" and value.ndim == 0:
             value = np.array(np.broadcast_to(value, self.scores.shape[:-1]))
         self._set(name, value)
         self._check_shape(name, self.axes[:-1])
-        self._set(name, _read_only(value) if value.ndim else value.item())
+        self._set(name, read_only(value) if value.ndim else value.item())
 
     def _check_shape(self, name: str, axes: tuple[str, ...]) -> None:
         shape = getattr(self, name).shape
@@ -274,7 +176,7 @@ class Attribution(_Result):
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison(_Result):
+class Comparison(Result):
     """Attributions of one input and one target by several methods."""
 
     attributions: tuple[Attribution, ...]
@@ -316,7 +218,7 @@ class Comparison(_Result):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionMaps(_Result):
+class AttentionMaps(Result):
     """All attention weights of one example, as the model used them: a row is a query, its columns are the keys."""
 
     weights: dict[tuple[str, str], np.ndarray]  # (query stream, key stream) -> (layer, head, query, key); "*": all
@@ -327,7 +229,7 @@ class AttentionMaps(_Result):
         super().__post_init__()
         if not self.weights:
             raise ValueError("attention maps need the weights of at least one pair of streams, got none")
-        kept = {pair: _read_only(_floats("weights", array)) for pair, array in self.weights.items()}
+        kept = {pair: read_only(floats("weights", array)) for pair, array in self.weights.items()}
         for pair, array in kept.items():
             if array.ndim != 4:
                 raise ValueError(f"weights of {pair} must have the axes layer, head, query, key, got {array.shape}")
@@ -375,7 +277,7 @@ class AttentionMaps(_Result):
 
 
 @dataclass(frozen=True, eq=False)
-class ModuleRelevance(_Record):
+class ModuleRelevance(Storable):
     """What one call of a module is given of the relevance, and what becomes of it; relevance is value x gradient."""
 
     name: str  # of the module; "" is the whole model
@@ -393,7 +295,7 @@ class ModuleRelevance(_Record):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Conservation(_Result):
+class Conservation(Result):
     """The relevance at every module of one pass: where it leaks, how much biases take, what no rule covers."""
 
     rows: tuple[ModuleRelevance, ...]  # in the order in which the calls begin; the first is the whole model
@@ -459,18 +361,6 @@ class Conservation(_Result):
         return conservation.html(self)
 
 
-def _floats(name: str, value: Any) -> np.ndarray:
-    array = np.array(value)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"{name} must hold numbers, got {array.dtype} from {type(value).__name__}")
-    return array if array.dtype.kind == "f" else array.astype(float)
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    array.setflags(write=False)
-    return array
-
-
 def _check_axis(name: str, axis: str, found: int, expected: int) -> None:
     if found != expected:
         raise ValueError(f"{name} must have {expected} entries on the {axis} axis, as the input has, got {found}")
@@ -513,96 +403,3 @@ def _word(x: Input, first: int, end: int) -> tuple[str, tuple[int, int]]:
     if text.strip():
         start += len(text) - len(text.lstrip())
     return text.strip() or text, (start, start + len(text.strip() or text))
-
-
-def _equal(a: Any, b: Any) -> bool:
-    """Exact equality; arrays by dtype, shape and entries; NaN equals NaN."""
-    numeric = (np.ndarray, np.generic, float)
-    if isinstance(a, numeric) and isinstance(b, numeric):
-        a, b = np.asarray(a), np.asarray(b)
-        return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
-    if isinstance(a, str) and isinstance(b, str):
-        return a == b
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(_equal, a, b))
-    return bool(a == b)
-
-
-def _encode(value: Any, where: str) -> Any:
-    """The value as JSON; what JSON cannot hold becomes a dict with one key that starts with $."""
-    if value is None or isinstance(value, (bool, int)):
-        return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
-    if isinstance(value, str):
-        return value if _is_unicode(value) else {"$text": _to_base64(value.encode("utf-8", "surrogatepass"))}
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _encode_array(
-            np.asarray(value), where, shape=list(value.shape) if isinstance(value, np.ndarray) else None
-        )
-    if isinstance(value, list):
-        return [_encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
-    if isinstance(value, tuple):
-        return {"$tuple": _encode(list(value), where)}
-    if isinstance(value, dict):
-        if all(isinstance(key, str) and key[:1] != "$" and _is_unicode(key) for key in value):
-            return {key: _encode(item, f"{where}[{key!r}]") for key, item in value.items()}
-        return {"$dict": [[_encode(k, where), _encode(v, f"{where}[{k!r}]")] for k, v in value.items()]}
-    if isinstance(value, _Record):
-        return value.to_dict()
-    raise TypeError(f"{where} holds a {type(value).__name__}, which cannot be saved; use arrays and plain values")
-
-
-def _encode_array(array: np.ndarray, where: str, shape: list[int] | None) -> dict[str, Any]:
-    kind, size = array.dtype.kind, array.dtype.itemsize
-    if kind in "OV":
-        raise TypeError(f"{where} is an array of {array.dtype}, which cannot be saved; use numbers or strings")
-    encoded: dict[str, Any] = {"$array": array.dtype.str, "shape": shape}
-    if array.size <= READABLE and (kind in "biu" or (kind == "f" and size <= 8 and np.isfinite(array).all())):
-        return {**encoded, "list": array.ravel().tolist()}
-    return {**encoded, "base64": _to_base64(array.tobytes())}
-
-
-def _decode(value: Any) -> Any:
-    """The inverse of `_encode`."""
-    if isinstance(value, list):
-        return [_decode(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if "$float" in value:
-        return float(value["$float"])
-    if "$text" in value:
-        return base64.b64decode(value["$text"]).decode("utf-8", "surrogatepass")
-    if "$tuple" in value:
-        return tuple(_decode(value["$tuple"]))
-    if "$dict" in value:
-        return {_decode(key): _decode(item) for key, item in value["$dict"]}
-    if "$array" in value:
-        return _decode_array(value)
-    if "$record" in value:
-        cls = _records[value["$record"]]
-        known = {item.name for item in fields(cls)} & value.keys()  # type: ignore[arg-type]
-        return cls(**{name: _decode(value[name]) for name in known})
-    return {key: _decode(item) for key, item in value.items()}
-
-
-def _decode_array(value: dict[str, Any]) -> Any:
-    dtype = np.dtype(value["$array"])
-    if "list" in value:
-        array = np.array(value["list"], dtype=dtype)
-    else:
-        array = np.frombuffer(base64.b64decode(value["base64"]), dtype=dtype).copy()
-    return array[0] if value["shape"] is None else array.reshape(value["shape"])  # without a shape: a numpy number
-
-
-def _to_base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
-def _is_unicode(text: str) -> bool:
-    """False for a lone surrogate, which no UTF-8 file can hold."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)

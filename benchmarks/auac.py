@@ -6,6 +6,7 @@
     python benchmarks/auac.py emotion --data FOLDER --limit 200     TweetEval test, `out/models/emotion` (see training/)
     python benchmarks/auac.py reviews.tsv --model FOLDER            your own file and model
     python benchmarks/auac.py --table out/auac/*.json               the tables of saved runs, as Markdown
+    python benchmarks/auac.py --table out/auac/*.json --against lrp     how methods differ from one, and p
 
 A run goes on where it was stopped. The target is the true class, as in the paper, and hidden tokens are [UNK], hidden
 patches black. Methods that do not apply to the model are left out.
@@ -25,6 +26,7 @@ import torch
 from rich.console import Console
 
 import whence
+from whence.intervals import sign_flips
 from whence.scoreboard import read
 from whence.zoo.example import Example
 
@@ -163,6 +165,25 @@ def table(files: list[Path]) -> str:
     return "\n".join(lines)
 
 
+def versus(files: list[Path], name: str) -> str:
+    """For every data set and metric: mean differences from one method on the same examples, and p by sign flips."""
+    found: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+    for file in files:
+        board = whence.Scoreboard.load(file)
+        for metric, by_method in zip(board.metrics, board.values.swapaxes(0, 1), strict=True):
+            its = found.setdefault((file.stem.split("-")[0], metric.split("(")[0]), {})
+            its.update({m.replace("(mask='black')", ""): v for m, v in zip(board.methods, by_method, strict=True)})
+    lines = []
+    for (column, metric), its in found.items():
+        lines += ["", f"{column}, {metric}: difference from {name} on as many examples, p"]
+        for method, values in its.items():
+            count = min(len(values), len(its[name]))
+            gap = values[:count] - its[name][:count]
+            p = sign_flips(gap, draws=10_000)
+            lines.append(f"  {method:34} {np.nanmean(gap):+8.3f}  ({count})  p = {p:.4f}")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", nargs="?", help=f"{', '.join(READERS)}, or a file")
@@ -173,10 +194,11 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="default: out/auac/DATASET.json")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE")
+    parser.add_argument("--against", metavar="METHOD", help="with --table: paired tests against this method instead")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.table:
-        print(table(options.table))
+        print(versus(options.table, options.against) if options.against else table(options.table))
         return
     if options.dataset is None:
         parser.error("name a data set, or files with --table")

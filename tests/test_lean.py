@@ -21,6 +21,8 @@ METHODS = [
     "rollout(read='received_sum')",
     "grad_sam",
     "grad_sam(read='received')",
+    "attention_x_gradient",
+    "attention_x_gradient(read='query', positive=True)",
 ]
 
 

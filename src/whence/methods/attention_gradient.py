@@ -57,22 +57,32 @@ def attention_x_gradient(
     `layer` takes one layer or some instead of all; `positive` keeps only what speaks for the target (then scores have
     no sign); `read="query"` sums over keys and scores the token that attends.
     """
-    trace = subject.trace(batch, target, ("attention_gradient", "deciding"))
-    chosen = None if layer is None else [layer] if isinstance(layer, int) else layer
-    scores = _zeros(subject, batch)
+
+    def tile(
+        state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
+    ) -> None:
+        product = weights * gradient  # (batch, head, query, key)
+        product = (product.clamp_(min=0) if positive else product).sum(1) * batch.mask[:, rows, None]
+        added[:, 0, keys if read == "received" else rows] += product.sum(1 if read == "received" else 2)
+
+    needs = ("attention_gradient", "deciding")
+    if layer is None:
+        fold = Fold(lambda deciding: _zeros(subject, batch)[:, None], tile, lambda state, added, queries: state + added)
+        return folded(subject, batch, target, fold, needs)
+    chosen = [layer] if isinstance(layer, int) else layer
+    if not chosen:
+        raise ValueError("attention_x_gradient: layer takes a number, a list of at least one, or None for all, not []")
+    trace = subject.trace(batch, target, needs)
+    scores = _zeros(subject, batch)[:, None]
     for record in steps(subject, trace):
         depth = 1 + max(r.layer for r in trace.attention if (r.query, r.key) == (record.query, record.key))
-        wrong = [number for number in chosen or () if not -depth <= number < depth]
+        wrong = [number for number in chosen if not -depth <= number < depth]
         if wrong:
             raise ValueError(f"layer {wrong[0]} is out of range: {subject.name} has {depth} layers here, from 0")
-        if chosen is not None and record.layer not in [number % depth for number in chosen]:
-            continue
-        product = record.weights * record.gradient  # (batch, head, query, key)
-        product = (product.clamp(min=0) if positive else product).sum(1)
-        product = product.masked_fill(~real(record, batch)[:, :, None], 0.0)
-        stream = record.key if read == "received" else record.query
-        scores[:, batch.span(stream)] += product.sum(1 if read == "received" else 2)
-    return scores.masked_fill(~batch.mask, 0.0)
+        if record.layer in [number % depth for number in chosen]:
+            query, key = batch.span(record.query), batch.span(record.key)
+            tile(scores, scores, query, key, record.weights, record.gradient, 0.0)
+    return scores[:, 0].masked_fill(~batch.mask, 0.0)
 
 
 @method(family="attention x gradient", needs=("attention", "gradient:*", "deciding"), paper="NeurIPS 2022")

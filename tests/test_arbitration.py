@@ -293,7 +293,7 @@ def test_what_is_not_defined_never_wins(by: Any, partial_metric: str) -> None:
 
 def test_masked_inputs_run_once_for_all_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     runners: list[Runner] = []
-    monkeypatch.setattr(arbitration, "Runner", lambda subject: runners.append(Runner(subject)) or runners[-1])
+    monkeypatch.setattr(arbitration, "Runner", lambda *a, **k: runners.append(Runner(*a, **k)) or runners[-1])
     made, calls = fresh("bert"), [0]
     subject = whence.wrap(made.model, made.processor)
     whence.compare(subject, TEXTS, ["attention", "gae"])  # the model is known from here on
@@ -337,7 +337,7 @@ def test_a_frozen_choice(planted: whence.Subject) -> None:
 )
 def test_notes(metric: str, held_out: Any, said: list[str]) -> None:
     found = whence.arbitrate(wrapped("bert"), TEXTS[0], SHORT[:2], metric, held_out=held_out)
-    assert found.notes[0] == f"{metric} chose among 2 candidates on the examples shown, so its own values are a maximum"
+    assert found.notes[0] == f"{metric} chose among 2 candidates on the examples shown; its own values are the best"
     assert [note.split(":")[0] for note in found.notes[1:]] == said
     assert found.board.metrics[0] == metric and len(set(found.board.metrics)) == len(found.board.metrics)
 

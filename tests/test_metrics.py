@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import kendalltau, spearmanr
-from sklearn.metrics import average_precision_score
+from sklearn.metrics import auc, average_precision_score, precision_recall_curve
 from torch import nn
 from torch.nn import functional as F
 
@@ -249,7 +249,7 @@ def test_equal_scores_find_no_rationale_but_by_chance() -> None:
     subject, true = additive([1.0] * 12)
     truth = np.arange(12) < 4
     equal = replace(true, scores=np.ones(12))
-    for measure, expected in (("auprc", 1 / 3), ("recall", 1 / 3), ("f1", 1 / 3)):
+    for measure, expected in (("average_precision", 1 / 3), ("recall", 1 / 3), ("f1", 1 / 3), ("auprc", 2 / 3)):
         assert whence.score(subject, equal, "plausibility", truth=truth, measure=measure).value == pytest.approx(
             expected
         )
@@ -257,6 +257,65 @@ def test_equal_scores_find_no_rationale_but_by_chance() -> None:
         whence.score(subject, equal, "plausibility(measure='iou_f1')", truth=truth, seed=s).value for s in range(30)
     ]
     assert np.mean(runs) < 0.3 and len(set(runs)) > 1  # from left to right it would be 1 every time
+
+
+def test_the_areas_of_precision_and_recall_are_sklearns() -> None:
+    subject, true = additive(MIXED)
+    truth = np.array([False, True, False, True, False, False])
+    for scores in (MIXED, [1.0, 1, 0, 0, 0, 2], np.random.default_rng(3).normal(size=6)):
+        a = replace(true, scores=np.array(scores))
+        precision, recall, _ = precision_recall_curve(truth, np.abs(scores))
+        found = whence.score(subject, a, "plausibility(measure='auprc')", truth=truth).value
+        assert found == pytest.approx(auc(recall, precision))
+        found = whence.score(subject, a, "plausibility", truth=truth).value
+        assert found == pytest.approx(average_precision_score(truth, np.abs(scores)))
+
+
+def test_truth_that_is_known_of_some_only() -> None:
+    subject, true = additive(MIXED)
+    found = whence.score(subject, [true, true], "plausibility", truth=[None, [0, 1, 0, 0, 0, 0]])
+    assert found.value == 1 and found.values is not None and np.isnan(found.values[0])
+    with pytest.raises(ValueError, match="compares with the features that decide"):
+        whence.score(subject, [true, true], "plausibility", truth=[None, None])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("score", [0.1, 0.3, 0.7, -0.1])
+def test_what_does_not_vary_has_no_correlation(score: float, dtype: Any) -> None:
+    """Nor do sums of equal scores, which rounding makes differ, nor one subset asked for again and again."""
+    weights = [0.7, -0.2, 0.4, 1.1, 0.05, -0.6, 0.8, 0.3, -0.9, 0.15]
+    for count in (1, 10):
+        subject, true = additive(weights[:count])
+        equal = replace(true, scores=np.full(count, score, dtype))
+        for seed in range(4):
+            assert np.isnan(whence.score(subject, equal, "sensitivity_n(mask='zero')", seed=seed).value)
+
+
+def test_what_cannot_be_deleted_without_leaving_nothing() -> None:
+    """The prompt of one token has no score; the others keep theirs."""
+    subject = subject_of("gpt2")
+    found = whence.explain(subject, [{"prompt": "t", "continuation": "he"}, "the old man"], "gae")
+    values = scored(subject, found, "comprehensiveness")
+    assert np.isnan(values[0]) and not np.isnan(values[-1])
+
+
+@pytest.mark.parametrize("kind", ["probability", "log_probability", "log_odds"])
+def test_labels_that_do_not_exclude_each_other(kind: str) -> None:
+    """Each has a sigmoid of its own, for targets and for metrics."""
+    made = fresh("bert")
+    subject = whence.wrap(made.model, made.processor)
+    softmax = whence.explain(subject, RAWS["bert"], "gradient", f"{kind}('positive')").output
+    made.model.config.problem_type = "multi_label_classification"
+    a = whence.explain(subject, RAWS["bert"], "gradient_x_input", f"{kind}('positive')")
+    with torch.no_grad():
+        logits = made.model(**made.processor(RAWS["bert"], return_tensors="pt")).logits[0]
+    z = float(logits[int(a.target.index or 0)])
+    p = 1 / (1 + math.exp(-z))
+    expected = {"probability": p, "log_probability": math.log(p), "log_odds": z}[kind]
+    assert a.output == pytest.approx(expected, abs=1e-5) and abs(expected - float(softmax)) > 1e-2
+    (case,) = cases(subject, a)
+    assert case.value(logits[None].numpy())[0] == pytest.approx(expected, abs=1e-5)
+    assert case.probability(logits[None].numpy())[0] == pytest.approx(p, abs=1e-5)
 
 
 def test_a_random_explanation_lies_in_its_interval() -> None:
@@ -738,6 +797,52 @@ def test_a_region_of_the_original_picture() -> None:
     one = replace(a, scores=scores)
     assert whence.score(subject, one, "localisation", truth=region).value == 1
     assert whence.score(subject, one, "localisation", truth=~region).value == 0
+
+
+def test_what_the_model_did_not_see_is_as_low_as_the_lowest() -> None:
+    """A region marked on the original or on what was cropped from it: the same, whatever the sign of the scores."""
+    subject = subject_of("vit")
+    a = whence.explain(subject, PICTURES[0], "random", 1)
+    scores = np.full(17, -1.0)
+    scores[1 + 5] = -0.1
+    item = replace(a.input, size=(64, 32), box=(16, 0, 48, 32))
+    seen, original = np.zeros((32, 32), bool), np.zeros((32, 64), bool)
+    seen[8:16, 8:16] = original[8:16, 24:32] = True
+    one = replace(a, scores=scores, input=item)
+    for measure in ("pointing", "map"):
+        found = [whence.score(subject, one, "localisation", truth=t, measure=measure).value for t in (seen, original)]
+        assert found[0] == pytest.approx(1, abs=0.01) and found[1] == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_map_without_an_order(dtype: Any) -> None:
+    """What interpolation makes of equal scores is no order, whatever the score."""
+    subject = subject_of("vit")
+    a = whence.explain(subject, PICTURES[0], "random", 1)
+    region = np.zeros((32, 32), bool)
+    region[3:17, 5:20] = True
+    metrics = [*(f"localisation(measure={m!r})" for m in ("pointing", "map", "pixel_accuracy", "miou"))]
+    metrics += ["positive_perturbation(measure='probability')", "negative_perturbation(measure='probability')"]
+    found = [
+        [whence.score(subject, replace(a, scores=np.full(17, c, dtype)), m, truth=region).value for m in metrics]
+        for c in (1.0, 0.1, 0.3, -0.1)
+    ]
+    np.testing.assert_allclose(found, [found[0]] * 4, rtol=1e-12)
+    assert found[0][1] == 0.5 and found[0][-1] == found[0][-2]
+
+
+def test_pixels_are_hidden_as_is_asked_and_said() -> None:
+    subject = subject_of("vit")
+    a = whence.explain(subject, PICTURES[0], "gae")
+    found = {
+        w: whence.score(subject, a, "positive_perturbation", measure="probability", mask=w) for w in ("black", "blur")
+    }
+    assert [one.hidden for one in found.values()] == ["black", "blur"]
+    assert whence.score(subject, a, "positive_perturbation").hidden == "black"
+    assert abs(found["black"].value - found["blur"].value) > 1e-4
+    other = whence.explain(subject, PICTURES[0], "gradient", target=lambda logits, batch: logits.sum(-1))
+    with pytest.raises(ValueError, match="a target that names a class"):
+        whence.score(subject, other, "positive_perturbation")
 
 
 @pytest.mark.parametrize("measure", ["accuracy", "probability"])

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,58 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path, planted: Any, monkeypatc
     assert len(calls) == 4
     with pytest.raises(ValueError, match="an evaluation of another kind"):
         whence.evaluate(planted, examples, METHODS, METRICS[:1], resume=file)
+
+
+def test_a_run_of_other_data_is_not_gone_on_with(planted: Any, tmp_path: Path) -> None:
+    file, examples = tmp_path / "run.jsonl", zoo.examples("planted", 4, 5)
+    file.write_text("")  # nothing yet
+    first = whence.evaluate(planted, examples, ["gae"], METRICS, resume=file)
+    other = [replace(e, label={"positive": "negative", "negative": "positive"}[e.label]) for e in examples]
+    for changed in (zoo.examples("planted", 4, 6), other, [replace(e, truth=None) for e in examples]):
+        with pytest.raises(ValueError, match="of other data"):
+            whence.evaluate(planted, changed, ["gae"], METRICS, resume=file)
+    with pytest.raises(ValueError, match="of other data"):
+        whence.evaluate(planted, examples, ["gae"], METRICS, resume=file, truncate=True)
+    assert whence.evaluate(planted, zoo.examples("planted", 4, 5), ["gae"], METRICS, resume=file) == first
+    digits = [e.input for e in zoo.examples("digits", 2)]
+    assert scoreboard._digest(digits) == scoreboard._digest(digits.copy()) != scoreboard._digest(digits[::-1])
+
+
+def test_truths_and_labels_of_a_csv(planted: Any, tmp_path: Path) -> None:
+    """Marks as text, and examples without a label or a truth among those that have them."""
+    examples, file = zoo.examples("planted", 3, 5), tmp_path / "data.csv"
+    marks = [" ".join(str(int(m)) for m in e.truth) for e in examples]
+    rows = [["text", "label", "truth"], [examples[0].input, examples[0].label, marks[0]]]
+    rows += [[examples[1].input, "", ""], [examples[2].input, examples[2].label, f"[{marks[2].replace(' ', ', ')}]"]]
+    with file.open("w", newline="") as lines:
+        csv.writer(lines).writerows(rows)
+    board = whence.evaluate(planted, file, ["leave_one_out"], ["plausibility"])
+    expected = whence.evaluate(planted, examples, ["leave_one_out"], ["plausibility"]).values[0, 0]
+    np.testing.assert_allclose(board.values[0, 0], [expected[0], np.nan, expected[2]])
+    file.write_text("text,truth\na garden,often\n")
+    with pytest.raises(ValueError, match="a truth is a mark per feature"):
+        whence.evaluate(planted, file, ["leave_one_out"], ["plausibility"])
+
+
+def test_a_curve_has_the_area_of_its_metric_where_examples_have_several_rows() -> None:
+    dates = whence.load("dates")
+    raws = [e.input for e in zoo.examples("dates", 2)]
+    found = whence.evaluate(dates, [*raws, {"source": "3 March 2014", "output": "20"}], ["gae"], ["auac"])
+    shares, values = found.curve("gae", "auac")
+    assert np.trapezoid(values, shares) == pytest.approx(found.score("gae", "auac").value, abs=1e-6)
+
+
+def test_methods_are_ranked_on_examples_that_all_have() -> None:
+    board = drawn_board(count=3, examples=4, metrics=("auac",))
+    values = np.array([[0.9, 0.5, 0.5, 0.5], [0.8, np.nan, np.nan, np.nan], [np.nan] * 4])[:, None]
+    some = replace(board, values=values)
+    assert some.best("auac") == board.methods[0]
+    assert np.isnan(some.p_value(board.methods[2], "auac"))
+
+
+def test_sign_flips_do_not_depend_on_the_unit() -> None:
+    gaps = np.random.default_rng(0).normal(1, 0.5, size=20)
+    assert sign_flips(gaps) == sign_flips(gaps * 1e-13) < 0.01
 
 
 def test_equal_inputs_run_once(planted: Any) -> None:

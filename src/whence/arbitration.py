@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from whence import api, masking, registry
-from whence.boards import Arbitration, Scoreboard, means_of, worth
+from whence.boards import Arbitration, Scoreboard, comparable_means, means_of, worth
 from whence.metrics.running import Runner, cases, hidden_by
 from whence.registry import Record
 from whence.scoreboard import CHUNK, PICTURES, as_target, read, shown
@@ -73,14 +73,14 @@ def arbitrate(
     targets = _targets(subject, given, labels or ("all" if by == "label" else "target"))
     questions = [_Question(*question) for question in zip(inputs, targets, truths, strict=True)]
     names, apart = _candidates(subject, first, candidates)
-    court = _Court(subject, seed, truncate)
+    court = _Court(subject, seed, truncate, any(truth is not None for truth in truths))
     started = time.perf_counter()
     values, choice, explanations = court.hear(questions[:fit], names, chooser, by, progress)
     seconds = (time.perf_counter() - started) / len(values[0])
     if np.isnan(values).all():
         raise ValueError(f"{metric} is defined for no candidate on these inputs; choose by another metric")
 
-    single = int(np.argmax(worth(means_of(values.reshape(len(names), -1)), chooser[0].better)))
+    single = int(np.argmax(worth(comparable_means(values.reshape(len(names), -1)), chooser[0].better)))
     rest = questions[fit:]
     one_for_all = by == "set" or choice.size == 1
     found, times = ({}, []) if one_for_all else ({f"chosen by {by}": explanations}, [seconds])
@@ -90,7 +90,7 @@ def arbitrate(
         times.append((time.perf_counter() - started) / len(rest))
     if one_for_all:
         explanations, choice = found[names[single]], np.full((len(rest), len(targets[0])), single)
-    measures = [chooser, *(judge for judge in judges if judge != chooser)]
+    measures = [chooser, *(judge for judge in judges if judge[0].spec(judge[1]) != chooser[0].spec(chooser[1]))]
     return Arbitration(
         by=by,
         metric=chooser[0].spec(chooser[1]),
@@ -134,9 +134,9 @@ def grid(subject: Subject, item: Input, *, scores: bool = False) -> list[str]:
 class _Court:
     """Explains and measures with shared answers of the model."""
 
-    def __init__(self, subject: Subject, seed: int, truncate: bool) -> None:
+    def __init__(self, subject: Subject, seed: int, truncate: bool, partly: bool) -> None:
         self.subject, self.seed, self.truncate = subject, seed, truncate
-        self.runner = Runner(subject)
+        self.runner = Runner(subject, partly=partly)
 
     def hear(
         self, questions: list[_Question], names: list[str], chooser: Measure, by: By, progress: bool
@@ -266,11 +266,14 @@ def _notes(chooser: Measure, judges: list[Measure], values: np.ndarray, fit: int
     name, count = chooser[0].name, len(values)
     notes = []
     if fit is None:
-        notes.append(f"{name} chose among {count} candidates on the examples shown, so its own values are a maximum")
+        notes.append(f"{name} chose among {count} candidates on the examples shown; its own values are the best")
     else:
         notes.append(f"{name} chose among {count} candidates on {fit} examples; the others are shown")
-    if any(record is chooser[0] for record, _ in judges):
+    same = [record for record, _ in judges if record is chooser[0]]
+    if same and len(same) == len(judges):
         notes.append(f"{name} chose and judges: give another held_out metric to learn how faithful the choice is")
+    elif same:
+        notes.append(f"{name} chose and judges: only the other metrics tell how faithful the choice is")
     elif not judges:
         notes.append("nothing but what chose judges: give a held_out metric to learn how faithful the choice is")
     undefined = int(np.isnan(values).all(0).sum())

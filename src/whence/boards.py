@@ -73,9 +73,12 @@ class Scoreboard(Result):
         return Score(metric, mean, self.better[m], own, interval, self.hidden[m])
 
     def best(self, metric: str) -> str:
-        """The method with the best mean; the first one if the metric is defined for none."""
+        """The method with the best mean, on examples where the metric is defined for all that it is ever defined for.
+
+        The first one if it is defined for none.
+        """
         m = self.metrics.index(metric)
-        return self.methods[int(worth(means_of(self.values[:, m]), self.better[m]).argmax())]
+        return self.methods[int(worth(comparable_means(self.values[:, m]), self.better[m]).argmax())]
 
     def p_value(self, method: str, metric: str) -> float:
         """How likely a difference to the best method at least as large is by chance: a paired sign-flip test."""
@@ -156,9 +159,12 @@ class Arbitration(Result):
         return self.ranking()[0][0]
 
     def ranking(self, example: int | None = None) -> list[tuple[str, float]]:
-        """The candidates with their mean value, over all examples that chose or of one, best first."""
+        """The candidates with their mean value, over the examples that chose or of one, best first.
+
+        As in `Scoreboard.best`, over those for which the metric is defined for all candidates.
+        """
         values = self.values if example is None else self.values[:, [example]]
-        means = means_of(values.reshape(len(values), -1))
+        means = comparable_means(values.reshape(len(values), -1))
         order = np.argsort(-worth(means, self.better), kind="stable")
         return [(self.candidates[i], float(means[i])) for i in order]
 
@@ -187,6 +193,13 @@ def means_of(values: np.ndarray) -> np.ndarray:
     counts = known.sum(-1)
     sums = np.where(known, values, 0.0).sum(-1)
     return np.divide(sums, counts, out=np.full(counts.shape, np.nan), where=counts > 0)
+
+
+def comparable_means(values: np.ndarray) -> np.ndarray:
+    """The means of rows over columns that are defined in all rows but empty ones; of each over its own if none is."""
+    known = ~np.isnan(values)
+    shared = known[known.any(1)].all(0)
+    return means_of(values[:, shared] if shared.any() else values)
 
 
 def worth(values: np.ndarray, better: str) -> np.ndarray:

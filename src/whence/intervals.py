@@ -18,10 +18,12 @@ def bootstrap(values: np.ndarray, seed: int = 0, draws: int = 1000) -> tuple[flo
 
 
 def sign_flips(differences: np.ndarray, seed: int = 0, draws: int = 2000) -> float:
-    """Two-sided p of a mean difference of pairs, were their signs a matter of chance."""
+    """Two-sided p of a mean difference of pairs, were their signs a matter of chance; not a number without a pair."""
     known = differences[~np.isnan(differences)]
+    if not len(known):
+        return float("nan")
     if not known.any():
         return 1.0
     signs = np.random.default_rng([seed, 5]).choice([-1.0, 1.0], size=(draws, len(known)))
-    extreme = np.abs((signs * known).mean(1)) >= abs(known.mean()) - 1e-12
+    extreme = np.abs((signs * known).mean(1)) >= abs(known.mean()) - 1e-9 * np.abs(known).mean()
     return float((1 + extreme.sum()) / (1 + draws))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
+import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +59,17 @@ def _rows(data: Any) -> Iterator[tuple[Any, Any, Any]]:
         if not parts:
             raise ValueError(f"{place.name} has the columns {', '.join(row)}; one of {', '.join(_PARTS)} is needed")
         single = next(iter(parts.values())) if set(parts) in ({"text"}, {"image"}, {"prompt"}, {"source"}) else parts
-        yield single, given.get("label"), given.get("truth")
+        yield single, None if given.get("label") == "" else given.get("label"), _marks(place, given.get("truth"))
+
+
+def _marks(place: Path, truth: Any) -> Any:
+    """A truth as a column of text holds it: "[0, 1, 0]" or "0 1 0"; none where it is empty."""
+    if not isinstance(truth, str):
+        return truth
+    marks = re.sub(r"[][,;\s]+", " ", truth).split()
+    if not set(marks) <= {"0", "1", "true", "false", "True", "False"}:
+        raise ValueError(f"{place.name}: a truth is a mark per feature, as in '0 1 0', not {truth!r}")
+    return [mark in ("1", "true", "True") for mark in marks] or None
 
 
 def _records(file: Path) -> Iterator[dict[str, Any]]:
@@ -108,13 +120,15 @@ def evaluate(
         "methods": names,
         "metrics": [record.spec(options) for record, options in measures],
         "examples": len(inputs),
+        "data": _digest([inputs, labels, truths, truncate]),
         "seed": seed,
     }
     done = _resumed(resume, heading)
     start = sum(len(chunk["seconds"][0]) for chunk in done)
     for begin in shown(range(start, len(inputs), CHUNK), progress):
         chosen = slice(begin, begin + CHUNK)
-        chunk = _chunk(subject, inputs[chosen], labels[chosen], truths[chosen], names, measures, seed, truncate)
+        runner = Runner(subject, partly=any(truth is not None for truth in truths))  # examples share nothing
+        chunk = _chunk(runner, inputs[chosen], labels[chosen], truths[chosen], names, measures, seed, truncate)
         done.append(chunk)
         if resume is not None:
             with Path(resume).open("a", encoding="utf-8") as file:
@@ -154,7 +168,7 @@ def shown(chunks: range, progress: bool) -> Iterable[int]:
 
 
 def _chunk(
-    subject: Subject,
+    runner: Runner,
     inputs: list[Any],
     labels: list[Any],
     truths: list[Any],
@@ -164,7 +178,7 @@ def _chunk(
     truncate: bool,
 ) -> dict[str, Any]:
     """Values (method, metric, example) and seconds (method, example) of a few examples."""
-    runner = Runner(subject)  # equal masked inputs are those of one example
+    subject = runner.subject
     values, seconds, curves = [], [], []
     for method in methods:
         started = time.perf_counter()
@@ -174,7 +188,7 @@ def _chunk(
         flat, owner = [c for row in rows for c in row], [n for n, row in enumerate(rows) for _ in row]
         scored = [runner.score(record.function, flat, options) for record, options in measures]
         values.append([_means([float(v) for v in own], owner, len(inputs)) for own in scored])
-        curves.append([_curve(own) for own in scored])
+        curves.append([_curve(own, owner) for own in scored])
     return {"values": values, "seconds": seconds, "curves": curves}
 
 
@@ -187,10 +201,13 @@ def _means(values: list[float], owner: list[int], count: int) -> list[float | No
     return [float(np.mean(own)) if own else None for own in by_example]
 
 
-def _curve(found: list[float | Curve]) -> list[float] | None:
-    """The mean of the curves of a chunk's rows."""
-    curves = [one.at(SHARES) for one in found if isinstance(one, Curve)]
-    return np.mean(curves, 0).tolist() if curves else None
+def _curve(found: list[float | Curve], owner: list[int]) -> list[float] | None:
+    """The mean over a chunk's examples of the mean of their rows' curves."""
+    by_example: dict[int, list[np.ndarray]] = {}
+    for one, number in zip(found, owner, strict=True):
+        if isinstance(one, Curve):
+            by_example.setdefault(number, []).append(one.at(SHARES))
+    return np.mean([np.mean(own, 0) for own in by_example.values()], 0).tolist() if by_example else None
 
 
 def _joined(done: list[dict[str, Any]]) -> np.ndarray:
@@ -206,13 +223,14 @@ def _resumed(file: str | Path | None, heading: dict[str, Any]) -> list[dict[str,
     if file is None:
         return []
     place = Path(file)
-    if not place.exists():
+    if not place.exists() or not place.read_text(encoding="utf-8").strip():
         place.write_text(json.dumps(heading) + "\n", encoding="utf-8")
         return []
     first, *rest = place.read_text(encoding="utf-8").splitlines()
     if json.loads(first) != heading:
         raise ValueError(
-            f"{place.name} holds an evaluation of another kind; give its settings again, or name a new file"
+            f"{place.name} holds an evaluation of another kind or of other data; give its settings and data again, or "
+            "name a new file"
         )
     done = []
     for line in rest:
@@ -220,5 +238,19 @@ def _resumed(file: str | Path | None, heading: dict[str, Any]) -> list[dict[str,
             done.append(json.loads(line))
         except ValueError:  # the line that was being written when the run was stopped
             break
-    place.write_text("\n".join([first, *map(json.dumps, done)]) + "\n", encoding="utf-8")
+    whole = place.with_name(f"{place.name}.whole")  # lest a stop while it is written loses what was kept
+    whole.write_text("\n".join([first, *map(json.dumps, done)]) + "\n", encoding="utf-8")
+    whole.replace(place)
     return done
+
+
+def _digest(value: Any) -> str:
+    """Tells data apart: texts, numbers and arrays by what they hold, other things by their type."""
+    if isinstance(value, Mapping):
+        value = [[str(key), _digest(one)] for key, one in value.items()]
+    elif isinstance(value, (list, tuple)):
+        value = [_digest(one) for one in value]
+    elif not isinstance(value, (str, int, float, bool, Path, type(None))):
+        pixels = np.asarray(value)
+        value = [type(value).__name__, pixels.shape, "" if pixels.dtype == object else pixels.tobytes().hex()]
+    return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()

@@ -115,6 +115,11 @@ class Subject:
         """The token for what a tokenizer does not know."""
         return encoding.mask_ids(self.processor)["unknown"] if self.processor is not None else None
 
+    @property
+    def multi_label(self) -> bool:
+        """Every class has a probability of its own, a sigmoid, instead of a share of one softmax."""
+        return getattr(getattr(self.model, "config", None), "problem_type", None) == "multi_label_classification"
+
     def name_of(self, index: int) -> str:
         """The label of a class, or the text of a token."""
         if self.generates and index >= 0:
@@ -203,7 +208,7 @@ class Subject:
 
     def aim(self, wanted: Sequence[Any]) -> Aim:
         """The targets of a batch, from what the caller wrote: one entry per example, None for the prediction."""
-        return Aim([resolve(w, self) for w in wanted], self.name_of)
+        return Aim([resolve(w, self) for w in wanted], self.name_of, self.multi_label)
 
     # ---- passes ------------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ def logit(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
 
 
 def probability(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
-    """p_c = softmax(z)_c; with one output, the sigmoid."""
+    """p_c = softmax(z)_c; with one output, or classes that do not exclude each other, the sigmoid of z_c."""
     return log_probability(logits, index, against).exp()
 
 
@@ -60,17 +60,20 @@ def _without(logits: Tensor, index: Tensor) -> Tensor:
 
 
 _FUNCTIONS = {f.__name__: f for f in (logit, probability, log_probability, log_odds, margin, contrast)}
+_OF_PROBABILITY = ("probability", "log_probability", "log_odds")
 
 
 class Aim:
     """The targets of one batch. Targets left open are fixed to the prediction by the first plain pass."""
 
-    def __init__(self, wanted: Sequence[Target | Function], name_of: Callable[[int], str]) -> None:
+    def __init__(
+        self, wanted: Sequence[Target | Function], name_of: Callable[[int], str], multi_label: bool = False
+    ) -> None:
         self.targets: list[Target] = [
             w if isinstance(w, Target) else Target("function", name=getattr(w, "__name__", "function")) for w in wanted
         ]
         self._functions = [None if isinstance(w, Target) else w for w in wanted]
-        self._name_of = name_of
+        self._name_of, self._multi_label = name_of, multi_label
         self.values: Tensor | None = None  # f(x) of the plain inputs, once known
 
     @property
@@ -93,7 +96,7 @@ class Aim:
 
     def chosen(self, rows: Sequence[int]) -> Aim:
         """The targets of these examples, for the batch chosen likewise."""
-        copy = Aim([], self._name_of)
+        copy = Aim([], self._name_of, self._multi_label)
         copy.targets = [self.targets[row] for row in rows]
         copy._functions = [self._functions[row] for row in rows]
         copy.values = None if self.values is None else self.values[list(rows)]
@@ -117,8 +120,13 @@ class Aim:
         out = logits.new_zeros(len(logits))
         for kind in dict.fromkeys(t.kind for t in self.targets):
             here = torch.tensor([t.kind == kind for t in self.targets], device=logits.device)
-            if kind != "function":
-                out = torch.where(here, _FUNCTIONS[kind](logits, index, against), out)
+            if kind == "function":
+                continue
+            if self._multi_label and kind in _OF_PROBABILITY:  # the class by itself, as an only output
+                value = _FUNCTIONS[kind](_at(logits, index)[:, None], torch.zeros_like(index), against)
+            else:
+                value = _FUNCTIONS[kind](logits, index, against)
+            out = torch.where(here, value, out)
         for function in {f for f in self._functions if f is not None}:
             here = torch.tensor([f is function for f in self._functions], device=logits.device)
             out = torch.where(here, _checked(function, logits, batch), out)

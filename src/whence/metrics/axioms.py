@@ -92,7 +92,7 @@ def linearity(subject: Subject, case: Case) -> Metric:
     logits = (yield [case.item])[0]
     if len(logits) < 2:
         raise ValueError(f"linearity takes the logits of two classes or tokens, and {subject.name} has one output")
-    a, b = case._index, case.target.against
+    a, b = case.index, case.target.against
     if b is None:
         b = next(int(i) for i in np.argsort(-logits, kind="stable") if i != a)
     targets = [Target("contrast", a, against=b), Target("logit", a), Target("logit", b)]

@@ -131,7 +131,7 @@ def monotonicity(subject: Subject, case: Case, *, mask: Way = "auto") -> Metric:
 def sensitivity_n(subject: Subject, case: Case, *, share: float = 0.3, subsets: int = 64, mask: Way = "auto") -> Metric:
     """Correlation between the scores of a random subset, summed, and what hiding it takes from the target.
 
-    Subsets hold a `share` of the features, at least one.
+    Subsets hold a `share` of the features, at least one. Not a number where either does not vary beyond rounding.
     """
     _check_share(share, subsets)
     rng, free = np.random.default_rng([case.seed, 1]), case.free
@@ -140,9 +140,9 @@ def sensitivity_n(subject: Subject, case: Case, *, share: float = 0.3, subsets: 
     for row in keep[1:]:
         row[rng.choice(free, size, replace=False)] = False
     values = case.value((yield Ask(keep, mask)))
-    sums = np.where(keep[1:], 0.0, case.scores).sum(1)
-    drops = values[0] - values[1:]
-    return float(np.corrcoef(sums, drops)[0, 1]) if sums.std() > 0 and drops.std() > 0 else float("nan")
+    sums = np.where(keep[1:], 0.0, case.scores.astype(float)).sum(1)
+    vary = np.ptp(sums) > 1e-9 * np.abs(sums).max() and np.ptp(values[1:]) > 1e-6 * np.abs(values).max()
+    return float(np.corrcoef(sums, values[0] - values[1:])[0, 1]) if vary else float("nan")
 
 
 @metric(better="lower", paper="arXiv:1901.09392")
@@ -237,6 +237,9 @@ def _bins(case: Case, bins: list[float] | None, mask: Way, *, keep_top: bool) ->
     keep[0] = True
     for row, count in zip(keep[1:], counts, strict=True):
         row[order[:count]] = keep_top
+    streams = np.array(case.item.streams)
+    if mask == "delete" and not all(keep[:, streams == stream].any(1).all() for stream in set(case.item.streams)):
+        return np.full(len(counts), np.nan)  # nothing of a stream would stay
     p = case.probability((yield Ask(keep, mask)))
     return p[0] - p[1:]
 

@@ -9,8 +9,9 @@ import numpy as np
 from scipy.ndimage import distance_transform_edt
 
 from whence import masking
+from whence.masking import Way
 from whence.metrics.plausibility import average_precision
-from whence.metrics.running import Case, Curve, Metric
+from whence.metrics.running import Case, Curve, Metric, Unknown
 from whence.plots.image import heatmap, patches, upsample
 from whence.registry import metric
 from whence.subject import Subject
@@ -35,7 +36,7 @@ def localisation(
     of its complement for the rest. Each is of one picture; published ones of the middle two add up pixels over all.
     """
     if case.region is None:
-        raise ValueError("localisation compares with a region of the picture; give it as truth=, one mark per pixel")
+        raise Unknown("localisation compares with a region of the picture; give it as truth=, one mark per pixel")
     region = case.region
     if not region.any() or region.all():
         return float("nan")
@@ -56,32 +57,46 @@ def localisation(
 
 @metric(better="lower", paper="arXiv:2012.09838")
 def positive_perturbation(
-    subject: Subject, case: Case, *, measure: Literal["accuracy", "probability"] = "accuracy"
+    subject: Subject,
+    case: Case,
+    *,
+    measure: Literal["accuracy", "probability"] = "accuracy",
+    mask: Way = "black",
 ) -> Metric:
     """Pixels are blackened from the highest on: area, over shares 0 to 0.9, under whether the target's class is first.
 
     The map is bilinear over the pixels, which are sorted one by one; "probability" takes p of the target's class. To be
-    given the true class, explain that.
+    given the true class, explain that. `mask` takes "mean", "blur" or "zero" instead of "black".
     """
-    return (yield from _blackened(subject, case, case.scores, measure))
+    return (yield from _blackened(subject, case, case.scores, measure, mask))
 
 
 @metric(better="higher", paper="arXiv:2012.09838")
 def negative_perturbation(
-    subject: Subject, case: Case, *, measure: Literal["accuracy", "probability"] = "accuracy"
+    subject: Subject,
+    case: Case,
+    *,
+    measure: Literal["accuracy", "probability"] = "accuracy",
+    mask: Way = "black",
 ) -> Metric:
     """As `positive_perturbation`, with pixels blackened from the lowest score up."""
-    return (yield from _blackened(subject, case, -case.scores, measure))
+    return (yield from _blackened(subject, case, -case.scores, measure, mask))
 
 
 def _map(case: Case) -> np.ndarray:
-    """Scores over the pixels of the region: the picture the model saw, or the original."""
+    """Scores over the pixels of the region's picture; where the model did not look, as low as the lowest."""
     seen = case.item.image is not None and case.region is not None and case.region.shape == case.item.image.shape[:2]
-    one = Attribution(case.scores, case.item, case.method, case.target, case.output)
-    return heatmap(one, original=not seen)
+    scores = case.scores.astype(float)
+    scores = scores - scores[patches(case.item)].min(initial=np.inf)  # what was not seen is 0
+    return _even(heatmap(Attribution(scores, case.item, case.method, case.target, case.output), original=not seen))
 
 
-def _blackened(subject: Subject, case: Case, scores: np.ndarray, measure: str) -> Metric:
+def _even(pixels: np.ndarray) -> np.ndarray:
+    """A map scaled to 1, so that what interpolation makes of equal scores is equal too."""
+    return (pixels / (np.abs(pixels).max() or 1.0)).round(6)
+
+
+def _blackened(subject: Subject, case: Case, scores: np.ndarray, measure: str, mask: Way) -> Metric:
     """The area under the curve along which pixels are blackened, the highest first; equal ones in a random order."""
     item = case.item
     if item.grid is None:
@@ -90,8 +105,8 @@ def _blackened(subject: Subject, case: Case, scores: np.ndarray, measure: str) -
         )
     key = str(subject.sites(subject.batch([item]), "pixels")["image"].key)
     pixels = item.tensors[key]  # (channel, height, width)
-    (black,) = masking.masked(subject, item, np.zeros((1, len(item.features)), bool), "black")
-    high = upsample(scores[patches(item)].reshape(item.grid), *pixels.shape[1:]).ravel()
+    (black,) = masking.masked(subject, item, np.zeros((1, len(item.features)), bool), mask)
+    high = _even(upsample(scores[patches(item)].astype(float).reshape(item.grid), *pixels.shape[1:])).ravel()
     order = np.lexsort((np.random.default_rng([case.seed, 6]).random(high.size), -high))
     rank = np.empty(high.size, int)
     rank[order] = np.arange(high.size)
@@ -100,5 +115,5 @@ def _blackened(subject: Subject, case: Case, scores: np.ndarray, measure: str) -
     logits = yield [replace(item, tensors={**item.tensors, key: array}) for array in filled]
     if measure == "accuracy" and logits.shape[-1] == 1:
         raise ValueError(f"{subject.name} has one output, so no class is first; use measure='probability'")
-    values = case.probability(logits) if measure == "probability" else logits.argmax(-1) == case.target.index
+    values = case.probability(logits) if measure == "probability" else logits.argmax(-1) == case.index
     return Curve(values.astype(float), end=0.9)

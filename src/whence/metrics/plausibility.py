@@ -6,28 +6,37 @@ from typing import Literal
 
 import numpy as np
 
-from whence.metrics.running import Case
+from whence.metrics.running import Case, Unknown
 from whence.registry import metric
 from whence.subject import Subject
 
 
 @metric(better="higher", family="plausibility", paper="arXiv:1911.03429")
 def plausibility(
-    subject: Subject, case: Case, *, measure: Literal["auprc", "recall", "f1", "iou_f1"] = "auprc", overlap: float = 0.5
+    subject: Subject,
+    case: Case,
+    *,
+    measure: Literal["average_precision", "auprc", "recall", "f1", "iou_f1"] = "average_precision",
+    overlap: float = 0.5,
 ) -> float:
     """How well the scores' sizes single out the features that are known or believed to decide (`truth=`).
 
-    "auprc": area under the precision-recall curve; "recall": the share of the k true features among the top k; "f1" and
-    "iou_f1": of the top k as a rationale, feature by feature, and by runs of features that overlap by that share.
-    Special tokens are left out. Of equal scores at the border each counts in proportion; for runs, random ones do.
+    "average_precision": the area under the precision-recall curve by steps; "auprc": by trapezoids, as ERASER has it,
+    which flatters equal scores; "recall": the share of the k true features among the top k; "f1" and "iou_f1": of the
+    top k as a rationale, feature by feature, and by runs of features that overlap by that share. Special tokens are
+    left out. Of equal scores at the border each counts in proportion; for runs, random ones do. Not a number where
+    nothing decides.
     """
     if case.truth is None:
-        raise ValueError("plausibility compares with the features that decide; give them as truth=, one per score")
+        raise Unknown("plausibility compares with the features that decide; give them as truth=, one per score")
     scores, truth = np.abs(case.scores[case.free]), case.truth[case.free]
     if not truth.any():
         return float("nan")
-    if measure == "auprc":
+    if measure == "average_precision":
         return average_precision(scores, truth)
+    if measure == "auprc":
+        precision, recall = _precision_recall(scores, truth)
+        return float(np.trapezoid([1.0, *precision], [0.0, *recall]))
     if measure in ("recall", "f1"):  # with as many chosen as there are, precision, recall and F1 are one
         return top_recall(scores, truth)
     order = case.ordered(np.abs(case.scores))
@@ -55,10 +64,16 @@ def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
 
     Equal scores come in together, so that scores without an order get the share of true features.
     """
+    precision, recall = _precision_recall(scores, truth)
+    return float((np.diff(recall, prepend=0) * precision).sum())
+
+
+def _precision_recall(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Precision and recall of what is at least as high as each score, from the highest on."""
     order = np.argsort(-scores, kind="stable")
     ends = np.flatnonzero(np.diff(scores[order], append=np.nan))  # the last place of each group of equal scores
     found = np.cumsum(truth[order])[ends]
-    return float((np.diff(found, prepend=0) / found[-1] * found / (ends + 1)).sum())
+    return found / (ends + 1), found / found[-1]
 
 
 def top_recall(scores: np.ndarray, truth: np.ndarray) -> float:

@@ -26,6 +26,10 @@ MAX_KNOWN = 2**30  # bytes of answers that a Runner remembers: those of a langua
 MAX_ASKED = 1024  # variants answered at a time
 
 
+class Unknown(ValueError):
+    """What a metric compares with was not given for an input."""
+
+
 @dataclass(frozen=True)
 class Ask:
     """Which features to keep, (variant, feature) bool, how the others are hidden, and whether special ones may be.
@@ -51,6 +55,7 @@ class Case:
     seed: int = 0
     method: str = ""  # the spec of what made the scores
     region: np.ndarray | None = None  # (height, width) bool: what decides, of the picture the model saw or the original
+    multi_label: bool = False  # every class has a sigmoid of its own
 
     @property
     def free(self) -> np.ndarray:
@@ -69,20 +74,23 @@ class Case:
 
     def probability(self, logits: np.ndarray) -> np.ndarray:
         """p of the target's class: (variant,)."""
-        return expit(logits[:, 0]) if logits.shape[-1] == 1 else softmax(logits, -1)[:, self._index]
+        if logits.shape[-1] == 1:
+            return expit(logits[:, 0])
+        return expit(logits[:, self.index]) if self.multi_label else softmax(logits, -1)[:, self.index]
 
     def value(self, logits: np.ndarray) -> np.ndarray:
         """The target itself, where it is a logit, a probability or a difference of logits: (variant,)."""
-        kind, index = self.target.kind, self._index
+        kind, index = self.target.kind, self.index
+        alone = logits.shape[-1] == 1 or self.multi_label  # the class has a sigmoid
         if kind == "logit":
             return logits[:, index]
         if kind == "probability":
             return self.probability(logits)
         if kind == "log_probability":
-            return log_expit(logits[:, 0]) if logits.shape[-1] == 1 else log_softmax(logits, -1)[:, index]
+            return log_expit(logits[:, index]) if alone else log_softmax(logits, -1)[:, index]
         others = np.delete(logits, index, -1)
         if kind == "log_odds":
-            return logits[:, 0] if logits.shape[-1] == 1 else logits[:, index] - logsumexp(others, -1)
+            return logits[:, index] if alone else logits[:, index] - logsumexp(others, -1)
         if kind == "margin":
             return logits[:, index] - others.max(-1)
         if kind == "contrast":
@@ -90,7 +98,8 @@ class Case:
         raise ValueError("metrics need a target that names a class or token; a function of the logits has none")
 
     @property
-    def _index(self) -> int:
+    def index(self) -> int:
+        """The number of the target's class or token."""
         if self.target.index is None:
             raise ValueError("metrics need a target that names a class or token; a function of the logits has none")
         return int(self.target.index)
@@ -132,7 +141,9 @@ def cases(subject: Subject, a: Attribution, truth: Any = None, seed: int = 0, *,
     rows = subject.rows(a.input)
     if not rows:
         residual = None if a.residual is None else float(a.residual)
-        return [Case(a.input, a.scores, _one(a.target), float(a.output), residual, known, seed, a.method, region)]
+        sigmoids = subject.multi_label
+        one = _one(a.target)
+        return [Case(a.input, a.scores, one, float(a.output), residual, known, seed, a.method, region, sigmoids)]
     targets = a.target if isinstance(a.target, (list, tuple)) else [a.target] * len(rows)
     found = []
     for number, (item, _) in enumerate(rows):
@@ -182,10 +193,13 @@ def _one(target: Any) -> Target:
 
 
 class Runner:
-    """Runs masked inputs, each once; remembers the logits, and begins anew when they fill `MAX_KNOWN`."""
+    """Runs masked inputs, each once; remembers the logits, and begins anew when they fill `MAX_KNOWN`.
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
+    `partly`: the truth is known of some inputs, which may not be among the cases that come.
+    """
+
+    def __init__(self, subject: Subject, *, partly: bool = False) -> None:
+        self.subject, self.partly = subject, partly
         self.asked, self.run = 0, 0  # how many answers were asked for, and how many passes of an input that took
         self._known: dict[bytes, np.ndarray] = {}  # logits of a variant, by its digest
         self._seen: dict[tuple[bytes, bytes, str], dict[bytes, bytes]] = {}  # of an input: kept features -> variant
@@ -205,9 +219,22 @@ class Runner:
         return values
 
     def score(self, function: Any, found: Sequence[Case], options: dict[str, Any]) -> list[float | Curve]:
-        """One metric of many cases: numbers, or curves that `float` turns into numbers."""
+        """One metric of many cases: numbers, or curves that `float` turns into numbers.
+
+        Not a number for cases whose truth is not known, unless it is known of none.
+        """
         self._items = [case.item for case in found]
-        return self.finish([_started(function, self.subject, case, options) for case in found])
+        started: list[Metric] = []
+        unknown: list[Unknown] = []
+        for case in found:
+            try:
+                started.append(_started(function, self.subject, case, options))
+            except Unknown as error:
+                unknown.append(error)
+                started.append(_constant(float("nan")))
+        if unknown and len(unknown) == len(found) and not self.partly:
+            raise unknown[0]
+        return self.finish(started)
 
     @staticmethod
     def _advance(
@@ -291,11 +318,9 @@ def _portions(asks: Mapping[int, Ask | list[Input]]) -> Iterator[list[int]]:
 
 def _started(function: Any, subject: Subject, case: Case, options: dict[str, Any]) -> Metric:
     made = function(subject, case, **options)
-    if isinstance(made, Generator):
-        return made
+    return made if isinstance(made, Generator) else _constant(float(made))
 
-    def constant() -> Metric:
-        return float(made)
-        yield  # a generator that asks for nothing
 
-    return constant()
+def _constant(value: float) -> Metric:
+    return value
+    yield  # a generator that asks for nothing

@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 
 import whence
+from families import fresh
 from test_plots import Page
-from whence import scoreboard, zoo
+from whence import data, scoreboard, zoo
 from whence.intervals import bootstrap, sign_flips
 from whence.plots import board as views
 
@@ -92,7 +94,7 @@ def test_a_folder_of_pictures(tmp_path: Path) -> None:
     [
         ([], ValueError, "the data is empty"),
         ("missing.csv", FileNotFoundError, "there is no file or folder"),
-        ("odd.csv", ValueError, "has the columns a, b"),
+        ("odd.csv", ValueError, "odd.csv, row 1 fills the columns a, b"),
         ("odd.txt", ValueError, "is none of CSV"),
     ],
 )
@@ -162,6 +164,117 @@ def test_truths_and_labels_of_a_csv(planted: Any, tmp_path: Path) -> None:
     file.write_text("text,truth\na garden,often\n")
     with pytest.raises(ValueError, match="a truth is a mark per feature"):
         whence.evaluate(planted, file, ["leave_one_out"], ["plausibility"])
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_byte_order_mark_and_spaces_are_no_part_of_a_name(kind: str, planted: Any, tmp_path: Path) -> None:
+    file = tmp_path / f"data.{kind}"
+    lines = {"csv": " label, text\nnegative,a garden\n", "jsonl": '{"label": "negative", "text": "a garden"}\n'}
+    file.write_text(lines[kind], encoding="utf-8-sig")
+    assert data.read(file) == (["a garden"], ["negative"], [None])
+    assert whence.evaluate(planted, file, ["gae"], ["auac"]).notes == ("Explained: the label given, of 1 of 1 inputs.",)
+    assert whence.evaluate(planted, ["a garden"], ["gae"], ["auac"]).notes == ("Explained: what the model predicts.",)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.csv", b"text\na good, nice film\n", "a.csv, row 1 has more cells than the header names; put texts"),
+        ("a.jsonl", b'{"text": "a"}\n\n{"text": \n', "a.jsonl, line 3 is not JSON"),
+        ("a.jsonl", b'["a", "b"]\n', "a.jsonl, line 1 is no object"),
+        ("a.csv", "text\nun café\n".encode("latin-1"), "a.csv is not UTF-8 text"),
+        ("a.csv", b"text,label\na garden,negative\na garden,odd\n", "example 1: the target 'odd' is not a label"),
+        ("a.csv", b"text,label\na garden,negative\n,negative\n", "a.csv, row 2 fills the columns label; one of text"),
+    ],
+)
+def test_tables_that_would_be_misread(name: str, content: bytes, sentence: str, planted: Any, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        whence.evaluate(planted, tmp_path / name, ["gae"], ["auac"])
+
+
+def test_rows_in_python(planted: Any) -> None:
+    rows = [
+        {"text": "a garden", "label": "negative"},
+        {"text": "a film", "label": 1.0},
+        {"text": "a day", "label": np.nan},
+    ]
+    frame = pytest.importorskip("pandas").DataFrame(rows)
+    texts, labels = ["a garden", "a film", "a day"], ["negative", 1.0, None]
+    assert data.read(rows) == data.read(frame) == (texts, labels, [None] * 3)
+    assert [data.as_target(planted, label) for label in (*labels, "1", "0.0", "positive")] == [
+        "negative", 1, None, 1, 0, "positive",
+    ]  # fmt: skip
+    with pytest.raises(TypeError, match="not dict"):
+        data.read({"text": texts})
+    with pytest.raises(ValueError, match="limit is how many"):
+        data.read(texts, -1)
+
+
+def test_a_number_is_a_token_to_a_language_model() -> None:
+    assert data.as_target(whence.load("recall"), "13") == "13"
+
+
+def test_pictures_lie_beside_their_table(tmp_path: Path) -> None:
+    digits, example = whence.load("digits"), zoo.examples("digits", 1)[0]
+    (tmp_path / "there").mkdir()
+    Image.fromarray(np.asarray(example.input)).save(tmp_path / "there" / "one.png")
+    (tmp_path / "there" / "data.csv").write_text(f"image,label\none.png,{example.label}\n")
+    board = whence.evaluate(digits, tmp_path / "there" / "data.csv", ["gae", "random"], ["auac", "comprehensiveness"])
+    expected = whence.evaluate(digits, [example], ["gae", "random"], ["auac(mask='auto')"])
+    np.testing.assert_allclose(board.values[:, :1], expected.values, atol=1e-6)  # the usual mask is for texts
+    assert "unknown" not in board.hidden
+    planted = whence.load("planted")
+    with pytest.raises((TypeError, ValueError)):  # a text model is not given the name of a picture to read
+        whence.evaluate(planted, tmp_path / "there", ["gae"], ["auac"])
+
+
+def test_a_run_of_another_model_is_not_gone_on_with(tmp_path: Path) -> None:
+    made = [fresh("bert") for _ in range(2)]
+    with torch.no_grad():
+        made[1].model.classifier.weight += 0.1
+    one, other = (whence.wrap(m.model, m.processor, name="net") for m in made)
+    whence.evaluate(one, ["a garden"], ["gae"], ["auac"], resume=tmp_path / "run.jsonl")
+    with pytest.raises(ValueError, match="or of another model"):
+        whence.evaluate(other, ["a garden"], ["gae"], ["auac"], resume=tmp_path / "run.jsonl")
+    (tmp_path / "odd.jsonl").write_text("text\na garden\n")
+    with pytest.raises(ValueError, match="is no file of an evaluation"):
+        whence.evaluate(one, ["a garden"], ["gae"], ["auac"], resume=tmp_path / "odd.jsonl")
+
+
+def test_explanations_of_another_model_are_not_scored(planted: Any) -> None:
+    a = whence.explain(planted, "a good film", "gae")
+    assert whence.score(planted, a, "auac").value > 0
+    with pytest.raises(ValueError, match="explains another model"):
+        whence.score(whence.load("sst2"), a, "auac")
+    with pytest.raises(ValueError, match="name the model that was"):
+        whence.score(whence.load("digits"), a, "deletion")
+
+
+def test_names_on_a_board(board: whence.Scoreboard) -> None:
+    assert board.score("gae()", "auac(steps=10)") == board.score("gae", "auac")
+    for method, metric, sentence in (
+        ("gea", "auac", "no method 'gea'; did you mean 'gae'"),
+        ("gae", "lrp", "no metric 'lrp'"),
+    ):
+        for ask in (board.score, board.p_value, board.curve):
+            with pytest.raises(ValueError, match=sentence):
+                ask(method, metric)
+
+
+@pytest.mark.parametrize("wrong", [{"methods": "gae"}, {"methods": []}, {"metrics": "auac"}, {"metrics": []}])
+def test_lists_are_asked_for(wrong: dict[str, Any], planted: Any) -> None:
+    with pytest.raises(ValueError, match="is a list of at least one"):
+        whence.evaluate(planted, ["a garden"], **{"methods": ["gae"], "metrics": ["auac"], **wrong})
+
+
+def test_what_is_defined_for_some_says_so() -> None:
+    board = drawn_board(count=3, examples=4, metrics=("auac",))
+    some = replace(board, values=np.where([[[True, False, False, True]]] * 3, np.nan, board.values))
+    assert "(2)" in str(some) and "(2)" in some.to_html() and "(4)" not in str(board)
+    assert "2 of 4 examples" in str(some.score("random", "auac"))
+    lines = [line for line in str(board).splitlines() if "\u2605" in line]
+    assert lines[0].startswith("method_0") and len(lines) == 2  # the best, and what the star means
 
 
 def test_a_curve_has_the_area_of_its_metric_where_examples_have_several_rows() -> None:

@@ -94,8 +94,9 @@ def score(
     generated text counts as an example. Values that are not defined are left out of the mean.
     """
     from whence.intervals import bootstrap
-    from whence.metrics.running import Runner, cases, hidden_by
+    from whence.metrics.running import Runner, cases, check_model, fitted, hidden_by
 
+    _check_call(subject, seed, None)
     record, options = registry.resolve("metric", metric, options)
     single = isinstance(attributions, Attribution)
     found = [attributions] if single else list(attributions)
@@ -105,7 +106,10 @@ def score(
     if len(truths) != len(found):
         raise ValueError(f"truth has one entry per attribution: {len(found)} were expected, {len(truths)} came")
     rows = [case for a, known in zip(found, truths, strict=True) for case in cases(subject, a, known, seed)]
-    values = np.array([float(v) for v in Runner(subject).score(record.function, rows, options)])
+    runner = Runner(subject)
+    check_model(runner, rows)
+    record, options = fitted(subject, rows[0].item, record, options)
+    values = np.array([float(v) for v in runner.score(record.function, rows, options)])
     mean, interval = bootstrap(values, seed)
     hidden = hidden_by(subject, rows[0].item, record, options)
     return Score(record.spec(options), mean, record.better, values, interval, hidden)

@@ -11,11 +11,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from whence import api, masking, registry
+from whence import api, registry
 from whence.boards import Arbitration, Scoreboard, comparable_means, means_of, worth
-from whence.metrics.running import Runner, cases, hidden_by
+from whence.data import PICTURES, as_target, read
+from whence.metrics.running import Runner, cases, fitted, hidden_by
 from whence.registry import Record
-from whence.scoreboard import CHUNK, PICTURES, as_target, read, shown
+from whence.scoreboard import CHUNK, shown
 from whence.subject import Subject
 from whence.types import Attribution, Input
 
@@ -68,8 +69,9 @@ def arbitrate(
         raise ValueError(f"fit leaves examples to judge by: it is above 0 and below {len(inputs)} here, not {fit}")
     first = subject.encode(inputs[0], truncate=truncate)
     first = next((row for row, _ in subject.rows(first)), first)
-    chooser = _measure(subject, first, metric)
-    judges = [_measure(subject, first, one) for one in ([held_out] if isinstance(held_out, str) else held_out)]
+    chooser = fitted(subject, first, *registry.resolve("metric", metric))
+    wanted = [held_out] if isinstance(held_out, str) else held_out
+    judges = [fitted(subject, first, *registry.resolve("metric", one)) for one in wanted]
     targets = _targets(subject, given, labels or ("all" if by == "label" else "target"))
     questions = [_Question(*question) for question in zip(inputs, targets, truths, strict=True)]
     names, apart = _candidates(subject, first, candidates)
@@ -237,17 +239,6 @@ def _candidates(subject: Subject, item: Input, wanted: Sequence[str]) -> tuple[l
         apart.append(own[0])
         names += own
     return list(dict.fromkeys(names)), apart
-
-
-def _measure(subject: Subject, item: Input, spec: str) -> Measure:
-    """A metric with its options; where its usual mask cannot hide such inputs, "auto"."""
-    record, options = registry.resolve("metric", spec)
-    if "mask" in record.options and "mask" not in options:
-        try:
-            masking.hiding(subject, item, record.options["mask"].default)
-        except ValueError:
-            options["mask"] = "auto"
-    return record, options
 
 
 def _targets(subject: Subject, given: list[Any], labels: Labels) -> list[list[Any]]:

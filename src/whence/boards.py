@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -34,7 +34,11 @@ class Score(Storable):
 
     def __str__(self) -> str:
         interval = "" if self.interval is None else f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]"
-        examples = "" if self.values is None else f", {self.values.size} example{'s' * (self.values.size != 1)}"
+        examples = ""
+        if self.values is not None:
+            known = int((~np.isnan(self.values)).sum())
+            count = f"{known} of {self.values.size}" if known < self.values.size else str(known)
+            examples = f", {count} example{'s' * (self.values.size != 1)}"
         hidden = self.hidden and f", hidden by {self.hidden}"
         return f"{self.metric} = {self.value:.4g}{interval} ({self.better} is better{examples}{hidden})"
 
@@ -52,6 +56,7 @@ class Scoreboard(Result):
     seed: int = 0
     hidden: tuple[str, ...] = ()  # by what each metric hides features; "" where it hides none
     curves: np.ndarray | None = None  # (method, metric, share of features from 0 to 1), NaN where there is none
+    notes: tuple[str, ...] = ()  # what was explained, and what was done to the inputs
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,32 +72,32 @@ class Scoreboard(Result):
         """The mean of one metric of one method, with its interval and all values."""
         from whence.intervals import bootstrap
 
-        m = self.metrics.index(metric)
-        own = self.values[self.methods.index(method), m]
+        m = _place(self.metrics, metric, "metric")
+        own = self.values[_place(self.methods, method, "method"), m]
         mean, interval = bootstrap(own, self.seed)
-        return Score(metric, mean, self.better[m], own, interval, self.hidden[m])
+        return Score(self.metrics[m], mean, self.better[m], own, interval, self.hidden[m])
 
     def best(self, metric: str) -> str:
         """The method with the best mean, on examples where the metric is defined for all that it is ever defined for.
 
         The first one if it is defined for none.
         """
-        m = self.metrics.index(metric)
+        m = _place(self.metrics, metric, "metric")
         return self.methods[int(worth(comparable_means(self.values[:, m]), self.better[m]).argmax())]
 
     def p_value(self, method: str, metric: str) -> float:
         """How likely a difference to the best method at least as large is by chance: a paired sign-flip test."""
         from whence.intervals import sign_flips
 
-        m = self.metrics.index(metric)
-        best, own = (self.values[self.methods.index(name), m] for name in (self.best(metric), method))
+        m = _place(self.metrics, metric, "metric")
+        best, own = (self.values[_place(self.methods, name, "method"), m] for name in (self.best(metric), method))
         return sign_flips(best - own, self.seed)
 
     def curve(self, method: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """Shares of the features and the mean of what was watched there; both empty for a metric without a curve."""
         if self.curves is None:
             return np.empty(0), np.empty(0)
-        values = self.curves[self.methods.index(method), self.metrics.index(metric)]
+        values = self.curves[_place(self.methods, method, "method"), _place(self.metrics, metric, "metric")]
         known = ~np.isnan(values)
         return np.linspace(0, 1, len(values))[known], values[known]
 
@@ -185,6 +190,19 @@ class Arbitration(Result):
         from whence.plots import board
 
         return plots.page(board.arbitration_html(self))
+
+
+def _place(names: tuple[str, ...], wanted: str, kind: Literal["method", "metric"]) -> int:
+    """Where a spec stands, however it is spelled."""
+    from whence import registry
+
+    if wanted in names:
+        return names.index(wanted)
+    try:
+        record, options = registry.resolve(kind, wanted)
+        return names.index(record.spec(options))
+    except ValueError:
+        raise ValueError(f"the board has no {kind} {wanted!r}; {registry.suggest(wanted, names)}") from None
 
 
 def means_of(values: np.ndarray) -> np.ndarray:

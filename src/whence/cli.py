@@ -278,6 +278,8 @@ def _check_folders(*paths: Path | None) -> None:
     for path in paths:
         if path and not path.parent.is_dir():
             raise Misuse(f"there is no folder {str(path.parent)!r} to write into; make it, or name another")
+        if path and path.is_dir():
+            raise Misuse(f"{str(path)!r} is a folder; name a file in it")
 
 
 def _load(model: str | None, raws: Any, device: str | None) -> whence.Subject:

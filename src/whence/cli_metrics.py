@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,14 +14,11 @@ from whence import registry
 from whence.cli import (
     Command,
     Device,
-    Html,
     Misuse,
     Model,
-    Save,
     Seed,
     Truncate,
     _check_folders,
-    _flag,
     _load,
     _print_table,
     _raw,
@@ -40,11 +37,19 @@ ARBITRATE_EXAMPLES = (
     "Examples: [cyan]whence arbitrate 'a masterful film'[/cyan], "
     "[cyan]whence arbitrate reviews.tsv --candidates grid,gae,lrp --by set --fit 50[/cyan]"
 )
-DATA = "A CSV, TSV, JSONL or Parquet file with a column text (or other parts of an input), or a folder of pictures."
+DATA = (
+    "A CSV, TSV, JSONL or Parquet file with a column text (or other parts of an input), and label and truth where they "
+    "are known; or a folder of pictures, or of folders of them named by their labels."
+)
 Specs = Annotated[
     list[str], typer.Option("--method", metavar="SPEC", help="Names or name(option=value), commas between.")
 ]
-Metrics = Annotated[list[str], typer.Option("--metric", metavar="SPEC", help="Likewise; whence metrics lists them.")]
+Metrics = Annotated[
+    list[str],
+    typer.Option(
+        "--metric", metavar="SPEC", help="Names or name(option=value), commas between; whence metrics lists them."
+    ),
+]
 
 
 @app.command(cls=Command)
@@ -60,7 +65,12 @@ def metrics(
     typer.echo(f"{record.name} ({record.family}; {record.better} is better; {record.paper})\n")
     typer.echo(f"{inspect.getdoc(record.function)}\n")
     options = record.options.values()
-    _print_table("option", "takes", "default", rows=[(_flag(o.name), o.takes, repr(o.default)) for o in options])
+    if options:
+        _print_table("option", "takes", "default", rows=[(o.name, o.takes, repr(o.default)) for o in options])
+        some = next(iter(options))
+        typer.echo(
+            f'\nOptions stand in brackets behind the name, as in --metric "{name}({some.name}={some.default!r})".'
+        )
 
 
 @app.command(cls=Command, epilog=SCORE_EXAMPLES)
@@ -73,7 +83,8 @@ def score(
 ) -> None:
     """Measure how faithful saved explanations are, with the model that they explain."""
     found = [whence.Attribution.load(file) for file in files]
-    subject = _load(model, found[0].input.raw, device)
+    pictures = found[0].input.image is not None and not found[0].input.texts
+    subject = _load(model, Path("picture.png") if pictures else found[0].input.raw, device)
     for spec in (s for text in metric for s in _specs(text)):
         typer.echo(str(whence.score(subject, found, spec, seed=seed)))
 
@@ -88,9 +99,9 @@ def evaluate(
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Keep what is done in this file, and go on from it.")
     ] = None,
-    save: Save = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Write a JSON file, which loads again.")] = None,
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")] = None,
-    html: Html = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a web page.")] = None,
     device: Device = None,
     seed: Seed = 0,
     truncate: Truncate = False,
@@ -133,9 +144,9 @@ def arbitrate(
     ] = None,
     model: Model = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Take so many examples.")] = None,
-    save: Save = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Write a JSON file, which loads again.")] = None,
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")] = None,
-    html: Html = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a web page.")] = None,
     device: Device = None,
     seed: Seed = 0,
     truncate: Truncate = False,
@@ -166,11 +177,8 @@ def arbitrate(
         html.write_text(found.to_html(), encoding="utf-8")
 
 
-def _kind_of(data: str | Path) -> str:
-    """Something of the kind that the data holds, by which a model can be chosen."""
-    from whence.scoreboard import PICTURES
+def _kind_of(data: Path) -> Any:
+    """An input of the kind that the data holds, by which a model can be chosen."""
+    from whence.data import PICTURES, read
 
-    place = Path(data)
-    if len(str(data)) < 4096 and place.is_dir():
-        return "picture.png" if any(f.suffix.lower() in PICTURES for f in place.rglob("*")) else "text"
-    return "picture.png" if place.suffix.lower() in PICTURES else "text"
+    return data if data.suffix.lower() in PICTURES else read(data, 1)[0][0]

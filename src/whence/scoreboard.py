@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
-import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,82 +13,13 @@ import numpy as np
 
 from whence import api, registry
 from whence.boards import Scoreboard
-from whence.metrics.running import Curve, Runner, cases, hidden_by
+from whence.data import as_target, read
+from whence.metrics.running import Curve, Runner, cases, fitted, hidden_by
 from whence.subject import Subject
+from whence.types import Input
 
 CHUNK = 16  # examples between two writes of what is done
 SHARES = np.linspace(0, 1, 21)  # of the features, where curves are kept
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
-_PARTS = ("text", "pair", "prompt", "continuation", "source", "output", "image")
-
-
-def read(data: Any, limit: int | None = None) -> tuple[list[Any], list[Any], list[Any]]:
-    """Inputs, labels and truths (None where not given) of a list, a CSV, TSV, JSONL or Parquet file, or a folder.
-
-    A file has a column per part of an input (text, pair, prompt, continuation, source, output, image; the only column
-    beside `label` and `truth` is text, whatever its name), and may have `label` and `truth`. A folder holds pictures,
-    or folders of them named by their labels.
-    """
-    rows = list(_rows(data))[:limit]
-    if not rows:
-        raise ValueError("there is nothing to evaluate: the data is empty")
-    inputs, labels, truths = zip(*rows, strict=True)
-    return list(inputs), list(labels), list(truths)
-
-
-def _rows(data: Any) -> Iterator[tuple[Any, Any, Any]]:
-    if not isinstance(data, (str, Path)):
-        for item in data:
-            yield (item.input, item.label, item.truth) if hasattr(item, "truth") else (item, None, None)
-        return
-    place = Path(data)
-    if place.is_dir():
-        files = sorted(f for f in place.rglob("*") if f.suffix.lower() in PICTURES)
-        yield from ((str(f), f.parent.name if f.parent != place else None, None) for f in files)
-        return
-    if not place.is_file():
-        raise FileNotFoundError(f"there is no file or folder {str(place)!r} to evaluate on")
-    for row in _records(place):
-        given = {key: value for key, value in row.items() if value is not None}
-        parts = {key: given[key] for key in _PARTS if key in given}
-        others = given.keys() - {"label", "truth"}
-        if not parts and len(others) == 1:
-            parts = {"text": given[others.pop()]}
-        if not parts:
-            raise ValueError(f"{place.name} has the columns {', '.join(row)}; one of {', '.join(_PARTS)} is needed")
-        single = next(iter(parts.values())) if set(parts) in ({"text"}, {"image"}, {"prompt"}, {"source"}) else parts
-        yield single, None if given.get("label") == "" else given.get("label"), _marks(place, given.get("truth"))
-
-
-def _marks(place: Path, truth: Any) -> Any:
-    """A truth as a column of text holds it: "[0, 1, 0]" or "0 1 0"; none where it is empty."""
-    if not isinstance(truth, str):
-        return truth
-    marks = re.sub(r"[][,;\s]+", " ", truth).split()
-    if not set(marks) <= {"0", "1", "true", "false", "True", "False"}:
-        raise ValueError(f"{place.name}: a truth is a mark per feature, as in '0 1 0', not {truth!r}")
-    return [mark in ("1", "true", "True") for mark in marks] or None
-
-
-def _records(file: Path) -> Iterator[dict[str, Any]]:
-    kind = file.suffix.lower()
-    if kind in (".csv", ".tsv"):
-        with file.open(encoding="utf-8", newline="") as lines:
-            tabbed = kind == ".tsv"
-            yield from csv.DictReader(
-                lines, delimiter="\t" if tabbed else ",", quoting=csv.QUOTE_NONE if tabbed else csv.QUOTE_MINIMAL
-            )
-    elif kind in (".jsonl", ".ndjson"):
-        with file.open(encoding="utf-8") as lines:
-            yield from (json.loads(line) for line in lines if line.strip())
-    elif kind == ".parquet":
-        try:
-            import pyarrow.parquet
-        except ImportError as error:
-            raise ImportError("Parquet files need pyarrow; install whence[data]") from error
-        yield from pyarrow.parquet.read_table(file).to_pylist()
-    else:
-        raise ValueError(f"{file.name} is none of CSV, TSV, JSONL and Parquet")
 
 
 def evaluate(
@@ -110,13 +39,19 @@ def evaluate(
     `resume` names a file to which the values of every few examples are added as they are made; a run that was stopped
     goes on from it.
     """
+    api._check_call(subject, seed, None)
+    for name, wanted in (("methods", methods), ("metrics", metrics)):
+        if isinstance(wanted, str) or not wanted:
+            raise ValueError(f"{name} is a list of at least one, such as ['{wanted or 'gae'}'], not {wanted!r}")
     inputs, given, truths = read(data, limit)
-    labels = [as_target(subject, label) for label in given]
-    specs = [registry.resolve("method", m) for m in methods]
-    measures = [registry.resolve("metric", m) for m in metrics]
-    names = [record.spec(options) for record, options in specs]
+    items = api._encoded(subject, inputs, truncate, single=False)  # what cannot be read is said before anything is run
+    labels = [_checked(subject, label, number) for number, label in enumerate(given)]
+    names = [record.spec(options) for record, options in (registry.resolve("method", m) for m in methods)]
+    first = next((row for row, _ in subject.rows(items[0])), items[0])
+    measures = [fitted(subject, first, *registry.resolve("metric", m)) for m in metrics]
     heading: dict[str, Any] = {
         "model": subject.name,
+        "weights": "" if resume is None else _digest([[n, _some(p)] for n, p in subject.model.named_parameters()]),
         "methods": names,
         "metrics": [record.spec(options) for record, options in measures],
         "examples": len(inputs),
@@ -135,7 +70,6 @@ def evaluate(
                 file.write(json.dumps(chunk) + "\n")
     values = np.concatenate([np.array(chunk["values"], float) for chunk in done], -1)  # (method, metric, example)
     seconds = np.concatenate([np.array(chunk["seconds"]) for chunk in done], -1)  # (method, example)
-    first = cases(subject, api.explain(subject, inputs[0], "random", labels[0], truncate=truncate))[0].item
     return Scoreboard(
         methods=tuple(names),
         metrics=tuple(heading["metrics"]),
@@ -146,15 +80,37 @@ def evaluate(
         seed=seed,
         hidden=tuple(hidden_by(subject, first, record, options) for record, options in measures),
         curves=_joined(done),
+        notes=_notes(subject, labels, items),
     )
 
 
-def as_target(subject: Subject, label: Any) -> Any:
-    """A label as a target: by name where the model has it, else by number; generated text is explained as it is."""
-    if subject.task == "seq2seq-lm":
-        return None
-    known = subject.labels or ()
-    return int(label) if isinstance(label, str) and label not in known and label.isdigit() else label
+def _checked(subject: Subject, label: Any, number: int) -> Any:
+    """A label as a target that the model knows."""
+    target = as_target(subject, label)
+    try:
+        subject.aim([target])
+    except ValueError as error:
+        raise ValueError(f"example {number}: {error}") from error
+    return target
+
+
+def _some(weights: Any) -> list[float]:
+    """A few entries of a parameter, by which two models are told apart."""
+    flat = weights.detach().flatten()
+    return [float(flat[place]) for place in (0, len(flat) // 3, -1)] if len(flat) else []
+
+
+def _notes(subject: Subject, labels: list[Any], items: list[Input]) -> tuple[str, ...]:
+    """What was explained, and what was done to the inputs."""
+    known, cut = sum(label is not None for label in labels), sum(" cut from " in str(item.notes) for item in items)
+    notes = []
+    if known:
+        notes.append(f"Explained: the label given, of {known} of {len(labels)} inputs.")
+    elif not subject.generates:
+        notes.append("Explained: what the model predicts.")
+    if cut:
+        notes.append(f"Cut to the model's length: {cut} of {len(items)} inputs.")
+    return tuple(notes)
 
 
 def shown(chunks: range, progress: bool) -> Iterable[int]:
@@ -227,17 +183,25 @@ def _resumed(file: str | Path | None, heading: dict[str, Any]) -> list[dict[str,
         place.write_text(json.dumps(heading) + "\n", encoding="utf-8")
         return []
     first, *rest = place.read_text(encoding="utf-8").splitlines()
-    if json.loads(first) != heading:
+    try:
+        known = json.loads(first)
+    except ValueError:
+        known = None
+    if not isinstance(known, dict) or not known.keys() >= {"model", "methods", "metrics"}:
+        raise ValueError(f"{place.name} is no file of an evaluation; name one that was begun by one, or a new one")
+    if known != heading:
         raise ValueError(
-            f"{place.name} holds an evaluation of another kind or of other data; give its settings and data again, or "
-            "name a new file"
+            f"{place.name} holds an evaluation of another kind, of other data or of another model; give its settings "
+            "and data again, or name a new file"
         )
     done = []
     for line in rest:
         try:
-            done.append(json.loads(line))
-        except ValueError:  # the line that was being written when the run was stopped
+            chunk = json.loads(line)
+            np.array(chunk["values"], float), chunk["seconds"][0], chunk["curves"]
+        except (ValueError, LookupError, TypeError):  # the line that was being written when the run was stopped
             break
+        done.append(chunk)
     whole = place.with_name(f"{place.name}.whole")  # lest a stop while it is written loses what was kept
     whole.write_text("\n".join([first, *map(json.dumps, done)]) + "\n", encoding="utf-8")
     whole.replace(place)

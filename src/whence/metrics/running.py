@@ -155,6 +155,33 @@ def cases(subject: Subject, a: Attribution, truth: Any = None, seed: int = 0, *,
     return found
 
 
+def check_model(runner: Runner, found: Sequence[Case]) -> None:
+    """That the model gives what was explained: else it is another one."""
+    name, known = runner.subject.name, [case for case in found if case.target.kind != "function"]
+    try:
+        asks = [Ask(np.ones((1, len(case.scores)), bool)) for case in known]
+        answers = runner.answers([case.item for case in known], asks)
+        values = [float(case.value(logits)[0]) for case, logits in zip(known, answers, strict=True)]
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"{name} cannot be run on what was explained ({error}); name the model that was") from error
+    for case, value in zip(known, values, strict=True):
+        if not abs(value - case.output) <= 0.05 * max(1.0, abs(case.output)):  # low precision may differ by so much
+            raise ValueError(
+                f"{name} gives {value:.4g} for {case.target}, and the explanation is of {case.output:.4g}: it explains "
+                "another model; name that one"
+            )
+
+
+def fitted(subject: Subject, item: Input, record: Record, options: dict[str, Any]) -> tuple[Record, dict[str, Any]]:
+    """A metric with its options; where its usual mask cannot hide such inputs, "auto"."""
+    if "mask" in record.options and "mask" not in options:
+        try:
+            masking.hiding(subject, item, record.options["mask"].default)
+        except ValueError:
+            options = {**options, "mask": "auto"}
+    return record, options
+
+
 def hidden_by(subject: Subject, item: Input, record: Record, options: Mapping[str, Any]) -> str:
     """How a metric hides features of such inputs, in a word, or by stream where they differ; "" if it hides none."""
     if "mask" not in record.options:

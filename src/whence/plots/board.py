@@ -14,6 +14,7 @@ from whence.boards import Arbitration, Score, Scoreboard
 from whence.plots.tokens import largest, printable, weight
 
 ARROWS = {"higher": "\u2191", "lower": "\u2193"}
+BEST = "\u2605"  # a star
 CLOSE = 0.05  # a p above it: not told apart from the best
 LISTED = 5  # of all candidates of an arbitration
 ABREAST, HEAD = 3, 20  # metrics side by side on a terminal, and the letters of their names before they break
@@ -46,7 +47,16 @@ class _Row:
 
     @property
     def star(self) -> str:
+        if self.best:
+            return BEST
         return "*" if self.p is not None and self.p > CLOSE else ""
+
+    @property
+    def few(self) -> str:
+        """Of how many examples it is the mean, where it is not defined for all."""
+        values = self.score.values
+        known = 0 if values is None else int(np.isfinite(values).sum())
+        return f" ({known})" if values is not None and 0 < known < values.size else ""
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -72,7 +82,8 @@ def table(board: Scoreboard) -> Any:
     for start in range(0, len(board.metrics), ABREAST):
         parts += [_table(board, range(len(board.metrics))[start : start + ABREAST]), Text()]
     facts = f"{board.model}, {_count(board.values.shape[-1], 'example')}, seed {board.seed}".removeprefix(", ")
-    return Group(*parts, Text(f"{printable(facts)}. {_note(board)}".rstrip()))
+    said = " ".join([f"{facts}.", _note(board), *board.notes])
+    return Group(*parts, Text(printable(said).rstrip()))
 
 
 def _table(board: Scoreboard, metrics: Iterable[int]) -> Any:
@@ -107,7 +118,7 @@ def html(board: Scoreboard) -> str:
     counts = [(board.methods, "method"), (board.metrics, "metric"), (board.values[0, 0], "example")]
     facts = ", ".join([*(_count(len(things), name) for things, name in counts), f"seed {board.seed}"])
     title = f"Scoreboard of {_text(board.model)}" if board.model else "Scoreboard"
-    parts = [f"<style>{CSS}</style>", f"<h2>{title}</h2><p>{facts}. {_note(board)}</p>"]
+    parts = [f"<style>{CSS}</style>", f"<h2>{title}</h2><p>{facts}. {_note(board)} {_text(' '.join(board.notes))}</p>"]
     parts.append(_table_html(board, rows))
     parts += [_section(board, number, own, styles) for number, own in enumerate(ranked)]
     return f'<div class="board">{"".join(parts)}</div>'
@@ -165,7 +176,7 @@ def _rows(board: Scoreboard, metric: str) -> list[_Row]:
     for method in board.methods:
         score = board.score(method, metric)
         told = method != leader and score.interval is not None
-        best = method == leader and bool(np.isfinite(score.value))
+        best = method == leader and bool(np.isfinite(score.value)) and len(board.methods) > 1
         rows.append(_Row(method, score, best, board.p_value(method, metric) if told else None))
     return rows
 
@@ -183,7 +194,7 @@ def _cells(rows: Sequence[_Row]) -> list[tuple[_Row, str, str]]:
     for row in rows:
         mean = weight(row.score.value, scale) if np.isfinite(row.score.value) else "-"
         ends = row.score.interval
-        interval = "" if ends is None else f"[{weight(ends[0], scale)},{weight(ends[1], scale)}]"
+        interval = ("" if ends is None else f"[{weight(ends[0], scale)},{weight(ends[1], scale)}]") + row.few
         cells.append((row, mean, interval))
     widest = max(len(mean) for _, mean, _ in cells)
     return [(row, mean.rjust(widest), interval) for row, mean, interval in cells]
@@ -201,7 +212,11 @@ def _note(board: Scoreboard) -> str:
     """What the signs mean; one example has neither intervals nor a test."""
     if board.values.shape[-1] == 1:
         return ""
-    return f"Means with 95 % intervals; * not told apart from the best (p > {CLOSE}, paired sign flips)."
+    some = np.isnan(board.values).any(-1) & ~np.isnan(board.values).all(-1)
+    counts = " In round brackets: for how many examples it is defined." if some.any() else ""
+    several = len(board.methods) > 1
+    told = f"; {BEST} the best, * not told apart from it (p > {CLOSE}, paired sign flips)" if several else ""
+    return f"Means with 95 % intervals{told}.{counts}"
 
 
 def _count(number: int, name: str) -> str:

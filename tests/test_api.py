@@ -101,13 +101,20 @@ def test_the_result_carries_the_spec_it_ran_with() -> None:
 
 def test_the_default_method_is_named() -> None:
     a = whence.explain(subject("bert"), "a film")
-    assert a.method == "gae" and any("gae was used" in note for note in a.notes)
-    named = whence.explain(subject("bert"), "a film", method="gae")
+    assert a.method == "attention_x_gradient" and any("attention_x_gradient was used" in note for note in a.notes)
+    named = whence.explain(subject("bert"), "a film", method="attention_x_gradient")
     assert np.array_equal(a.scores, named.scores) and not any("was used" in note for note in named.notes)
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("gpt2", "gae"), ("t5", "gae"), ("clip", "gae"), ("swin", "gradient_x_input")]
+    ("name", "expected"),
+    [
+        ("gpt2", "attention_x_gradient"),
+        ("t5", "attention_x_gradient"),
+        ("clip", "attention_x_gradient"),
+        ("vit", "gae"),
+        ("swin", "gradient_x_input"),
+    ],
 )
 def test_the_default_applies_to_the_model(name: str, expected: str) -> None:
     assert whence.explain(subject(name), fresh(name).inputs[0]).method == expected

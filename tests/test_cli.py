@@ -247,7 +247,7 @@ def test_values_are_literals_where_the_option_takes_them() -> None:
         (
             2,
             ["--steps", "20"],
-            "nor gae has the option '--steps'; it is an option of integrated_gradients",
+            "nor attention_x_gradient has the option '--steps'; it is an option of integrated_gradients",
         ),
         (2, ["--method", "attention,gradient"], "explain takes one method, and 2 were named"),
         (2, ["--html", "no/such/folder/a.html"], "there is no folder 'no/such/folder'"),

@@ -290,3 +290,8 @@ def test_code_is_trusted_only_by_name(
         assert set(given.values()) == {True}
     else:
         assert not any(given.values())
+
+
+def test_a_name_that_is_nearly_an_embedded_one() -> None:
+    with pytest.raises(FileNotFoundError, match="there is no model 'plantd'; did you mean 'planted'"):
+        whence.load("plantd")

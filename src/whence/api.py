@@ -16,7 +16,8 @@ from whence.registry import Explained, Record
 from whence.subject import Subject
 from whence.types import AttentionMaps, Attribution, Comparison, Conservation, Input, Target
 
-DEFAULT_METHOD = "gae"  # docs/faithfulness.md says why
+DEFAULT_METHOD = "attention_x_gradient"  # docs/faithfulness.md says why
+PICTURE_METHOD = "gae"  # the default where there is nothing but a picture
 PLAIN_METHOD = "gradient_x_input"  # the default where no attention spans the inputs; what conservation compares with
 
 
@@ -172,13 +173,15 @@ def _encoded(subject: Subject, raws: Sequence[Any], truncate: bool, single: bool
 
 
 def _usual_method(subject: Subject, items: list[Input]) -> str:
-    """What is used when no method is named: one that reads attention, where it spans the inputs."""
+    """What is used when no method is named: one that reads attention, where it spans the inputs, as fits their kind."""
     if not items:
         return DEFAULT_METHOD
     first = next((row for row, _ in subject.rows(items[0])), items[0])
     found = subject.anatomy(subject.batch([first]))
     spans = bool(found.deciding) and all(query for query, _ in found.connections)
-    return DEFAULT_METHOD if spans else PLAIN_METHOD
+    if not spans:
+        return PLAIN_METHOD
+    return PICTURE_METHOD if first.grid is not None and not first.texts else DEFAULT_METHOD
 
 
 def _targets(target: Any, raws: Sequence[Any], single: bool) -> list[Any]:

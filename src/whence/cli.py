@@ -126,7 +126,7 @@ Words = Annotated[bool, typer.Option("--words", help="Merge pieces into words.")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON: a line per result, as --save writes it.")]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a web page; numbered when there are several inputs.")]
 Save = Annotated[Path | None, typer.Option("--save", help="Write a JSON file; numbered likewise.")]
-Seed = Annotated[int, typer.Option("--seed", help="For methods that draw random numbers.")]
+Seed = Annotated[int, typer.Option("--seed", help="For what is drawn at random.")]
 Truncate = Annotated[bool, typer.Option("--truncate", help="Cut a text that is too long for the model.")]
 BatchSize = Annotated[int | None, typer.Option("--batch-size", min=1, help="Inputs in one pass.")]
 Device = Annotated[str | None, typer.Option("--device", help="Where the model runs, as cpu or cuda:0.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -62,6 +63,9 @@ def load(name: str | Path, *, device: str | None = None, dtype: Any = None, trus
     place = str(zoo.folder(embedded)) if embedded else os.path.expanduser(name)
     if not Path(place).is_dir() and ("\\" in place or place.startswith((".", "/", "~"))):
         raise FileNotFoundError(f"there is no folder {place!r}; give a folder with config.json, or a hub id")
+    near = difflib.get_close_matches(place, zoo.names(), n=1, cutoff=0.8)
+    if near and not embedded and not Path(place).exists():  # before a hub is asked for it
+        raise FileNotFoundError(f"there is no model {place!r}; did you mean {near[0]!r}?")
     options: dict[str, Any] = {"trust_remote_code": True} if trust_remote_code else {}
     model = _model(place, options | ({} if dtype is None else {"dtype": dtype}))
     task = _task(model, None, None)

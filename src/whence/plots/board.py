@@ -135,8 +135,8 @@ def arbitration(found: Arbitration) -> Any:
 
     heads = f"the best of {len(found.candidates)}", f"{found.metric}\u00a0{ARROWS[found.better]}"
     ranks = Table(*heads, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for name, value in found.ranking()[:LISTED]:
-        ranks.add_row(Text(name), f"{value:.4g}")
+    for name, value in _first(found):
+        ranks.add_row(Text(name), value)
     alone = [*plots.coloured(found.explanations[0]).renderables, Text()] if len(found.explanations) == 1 else []
     notes = [Text(note) for note in found.notes]
     return Group(Text(_verdict(found)), Text(), *alone, ranks, Text(), *table(found.board).renderables, *notes)
@@ -146,13 +146,17 @@ def arbitration_html(found: Arbitration) -> str:
     """The verdict, the explanation of a single input, the best candidates, and the board."""
     from whence.plots import _attribution_html
 
-    best = found.ranking()[:LISTED]
-    rows = "".join(f"<tr><th>{_text(name)}</th><td>{value:.4g}</td></tr>" for name, value in best)
+    rows = "".join(f"<tr><th>{_text(name)}</th><td>{value}</td></tr>" for name, value in _first(found))
     notes = "".join(f"<p>{_text(note)}</p>" for note in found.notes)
     alone = _attribution_html(found.explanations[0]) if len(found.explanations) == 1 else ""
     ranks = f'<h3>The best of {len(found.candidates)} by {_text(found.metric)}</h3><table class="means">{rows}</table>'
-    verdict = f'<div class="board"><p>{_text(_verdict(found))}</p>{notes}{ranks}</div>'
-    return f"{alone}\n{verdict}\n{html(found.board)}"
+    verdict = f'<div class="board"><h2>Arbitration</h2><p>{_text(_verdict(found))}</p>{notes}</div>'
+    return f'{verdict}\n{alone}\n<div class="board">{ranks}</div>\n{html(found.board)}'
+
+
+def _first(found: Arbitration) -> list[tuple[str, str]]:
+    """The best candidates, and their values."""
+    return [(name, "-" if np.isnan(value) else f"{value:.4g}") for name, value in found.ranking()[:LISTED]]
 
 
 def _verdict(found: Arbitration) -> str:
@@ -162,8 +166,9 @@ def _verdict(found: Arbitration) -> str:
     often = found.candidates[int(counts.argmax())]
     each = "input" if found.by == "instance" else "input and label"
     return (
-        f"{found.metric} chose for every {each} among {len(found.candidates)} candidates: {int((counts > 0).sum())} "
-        f"different ones, most often {often} ({counts.max()} of {counts.sum()}). One for all would be {found.spec}."
+        f"{found.metric} chose for every {each} among {_count(len(found.candidates), 'candidate')}: "
+        f"{int((counts > 0).sum())} of them, most often {often} ({counts.max()} of {counts.sum()}). "
+        f"One for all would be {found.spec}."
     )
 
 
@@ -432,6 +437,7 @@ CSS = """
 .whence .board small { font-weight: 400; opacity: .7; font-size: .82em }
 .whence .board h3 small { margin-left: .5em }
 .whence .bars > :nth-child(4n+1) { overflow-wrap: anywhere }
+.whence:has(.board) { max-width: 110em }
 .whence .means { border-spacing: 0; margin: .8em 0 }
 .whence .means th small { display: block }
 .whence .means thead th, .whence .means tbody tr:last-child > * { border-bottom: 1px solid rgba(128,128,128,.7) }

@@ -118,7 +118,8 @@ def html(board: Scoreboard) -> str:
     counts = [(board.methods, "method"), (board.metrics, "metric"), (board.values[0, 0], "example")]
     facts = ", ".join([*(_count(len(things), name) for things, name in counts), f"seed {board.seed}"])
     title = f"Scoreboard of {_text(board.model)}" if board.model else "Scoreboard"
-    parts = [f"<style>{CSS}</style>", f"<h2>{title}</h2><p>{facts}. {_note(board)} {' '.join(map(_text, board.notes))}</p>"]
+    notes = " ".join(map(_text, board.notes))
+    parts = [f"<style>{CSS}</style>", f"<h2>{title}</h2><p>{facts}. {_note(board)} {notes}</p>"]
     parts.append(_table_html(board, rows))
     parts += [_section(board, number, own, styles) for number, own in enumerate(ranked)]
     return f'<div class="board">{"".join(parts)}</div>'

@@ -128,8 +128,8 @@ def test_quantus_flips_the_same_pixels() -> None:
 def test_captum_measures_the_same_infidelity(scaled: bool) -> None:
     """With features hidden by zero, I is the input where it is hidden, and scores include the input's factor."""
     subject, a = six()
-    a = replace(a, target=Target("logit", 1, "1"))
     x = Six().word.weight.detach().T
+    a = replace(a, target=Target("logit", 1, "1"), output=Six.decide(x)[0, 1].item())
     rng = np.random.default_rng([0, 2])
     hidden = torch.tensor(rng.random((64, 6)) < 0.3)
 

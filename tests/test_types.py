@@ -462,7 +462,7 @@ def test_a_comparison_refuses_what_cannot_be_compared(other, message):
 
 def test_a_score_says_its_direction_and_interval():
     score = Score("auac(fractions=10)", 0.61234, "higher", np.array([0.5, np.nan]), (0.5, 0.7))
-    assert str(score) == "auac(fractions=10) = 0.6123 [0.5, 0.7] (higher is better, 2 examples)"
+    assert str(score) == "auac(fractions=10) = 0.6123 [0.5, 0.7] (higher is better, 1 of 2 examples)"
     assert str(Score("auac", 1, "lower")) == "auac = 1 (lower is better)"
     assert score == Score("auac(fractions=10)", 0.61234, "higher", np.array([0.5, np.nan]), (0.5, 0.7))
     assert score != replace(score, interval=None)

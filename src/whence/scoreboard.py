@@ -43,12 +43,11 @@ def evaluate(
     for name, wanted in (("methods", methods), ("metrics", metrics)):
         if isinstance(wanted, str) or not wanted:
             raise ValueError(f"{name} is a list of at least one, such as ['{wanted or 'gae'}'], not {wanted!r}")
-    inputs, given, truths = read(data, limit)
-    items = api._encoded(subject, inputs, truncate, single=False)  # what cannot be read is said before anything is run
-    labels = [_checked(subject, label, number) for number, label in enumerate(given)]
     names = [record.spec(options) for record, options in (registry.resolve("method", m) for m in methods)]
-    first = next((row for row, _ in subject.rows(items[0])), items[0])
-    measures = [fitted(subject, first, *registry.resolve("metric", m)) for m in metrics]
+    measures = [registry.resolve("metric", m) for m in metrics]
+    inputs, given, truths = read(data, limit)
+    labels, first, cut = _looked_over(subject, inputs, given, truncate)
+    measures = [fitted(subject, first, *measure) for measure in measures]
     heading: dict[str, Any] = {
         "model": subject.name,
         "weights": "" if resume is None else _digest([[n, _some(p)] for n, p in subject.model.named_parameters()]),
@@ -80,18 +79,25 @@ def evaluate(
         seed=seed,
         hidden=tuple(hidden_by(subject, first, record, options) for record, options in measures),
         curves=_joined(done),
-        notes=_notes(subject, labels, items),
+        notes=_notes(subject, labels, cut),
     )
 
 
-def _checked(subject: Subject, label: Any, number: int) -> Any:
-    """A label as a target that the model knows."""
-    target = as_target(subject, label)
-    try:
-        subject.aim([target])
-    except ValueError as error:
-        raise ValueError(f"example {number}: {error}") from error
-    return target
+def _looked_over(subject: Subject, inputs: list[Any], given: list[Any], truncate: bool) -> tuple[list[Any], Input, int]:
+    """Labels as targets, the first thing that is run, and how many inputs are cut; what cannot be read is said now."""
+    labels, first, cut = [], None, 0
+    for number, (raw, label) in enumerate(zip(inputs, given, strict=True)):
+        try:
+            item = subject.encode(raw, truncate=truncate)
+            labels.append(as_target(subject, label))
+            subject.aim(labels[-1:])
+        except (ValueError, TypeError, OSError, LookupError) as error:
+            kind = type(error) if type(error) in (TypeError, FileNotFoundError) else ValueError
+            raise kind(f"example {number}: {error or repr(error)}") from error
+        first = first or next((row for row, _ in subject.rows(item)), item)
+        cut += any(" cut from " in note for note in item.notes)
+    assert first is not None
+    return labels, first, cut
 
 
 def _some(weights: Any) -> list[float]:
@@ -100,16 +106,16 @@ def _some(weights: Any) -> list[float]:
     return [float(flat[place]) for place in (0, len(flat) // 3, -1)] if len(flat) else []
 
 
-def _notes(subject: Subject, labels: list[Any], items: list[Input]) -> tuple[str, ...]:
+def _notes(subject: Subject, labels: list[Any], cut: int) -> tuple[str, ...]:
     """What was explained, and what was done to the inputs."""
-    known, cut = sum(label is not None for label in labels), sum(" cut from " in str(item.notes) for item in items)
+    known = sum(label is not None for label in labels)
     notes = []
     if known:
         notes.append(f"Explained: the label given, of {known} of {len(labels)} inputs.")
     elif not subject.generates:
         notes.append("Explained: what the model predicts.")
     if cut:
-        notes.append(f"Cut to the model's length: {cut} of {len(items)} inputs.")
+        notes.append(f"Cut to the model's length: {cut} of {len(labels)} inputs.")
     return tuple(notes)
 
 
@@ -215,6 +221,6 @@ def _digest(value: Any) -> str:
     elif isinstance(value, (list, tuple)):
         value = [_digest(one) for one in value]
     elif not isinstance(value, (str, int, float, bool, Path, type(None))):
-        pixels = np.asarray(value)
+        pixels = np.asarray(value.detach().cpu().float() if hasattr(value, "detach") else value)
         value = [type(value).__name__, pixels.shape, "" if pixels.dtype == object else pixels.tobytes().hex()]
     return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()

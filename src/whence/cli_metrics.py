@@ -50,6 +50,9 @@ Metrics = Annotated[
         "--metric", metavar="SPEC", help="Names or name(option=value), commas between; whence metrics lists them."
     ),
 ]
+Save = Annotated[Path | None, typer.Option("--save", help="Write a JSON file, which loads again.")]
+Csv = Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")]
+Html = Annotated[Path | None, typer.Option("--html", help="Write a web page.")]
 
 
 @app.command(cls=Command)
@@ -99,9 +102,9 @@ def evaluate(
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Keep what is done in this file, and go on from it.")
     ] = None,
-    save: Annotated[Path | None, typer.Option("--save", help="Write a JSON file, which loads again.")] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a web page.")] = None,
+    save: Save = None,
+    csv: Csv = None,
+    html: Html = None,
     device: Device = None,
     seed: Seed = 0,
     truncate: Truncate = False,
@@ -115,13 +118,7 @@ def evaluate(
     board = whence.evaluate(
         subject, data, methods, measures, limit=limit, seed=seed, truncate=truncate, resume=resume, progress=True
     )
-    _show(board)
-    if save:
-        board.save(save)
-    if csv:
-        csv.write_text(board.to_csv(), encoding="utf-8")
-    if html:
-        html.write_text(board.to_html(), encoding="utf-8")
+    _shown_and_written(board, board, save, csv, html)
 
 
 @app.command(cls=Command, epilog=ARBITRATE_EXAMPLES)
@@ -144,9 +141,9 @@ def arbitrate(
     ] = None,
     model: Model = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Take so many examples.")] = None,
-    save: Annotated[Path | None, typer.Option("--save", help="Write a JSON file, which loads again.")] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a web page.")] = None,
+    save: Save = None,
+    csv: Csv = None,
+    html: Html = None,
     device: Device = None,
     seed: Seed = 0,
     truncate: Truncate = False,
@@ -168,11 +165,21 @@ def arbitrate(
         truncate=truncate,
         progress=True,
     )
+    _shown_and_written(found, found.board, save, csv, html)
+
+
+def _shown_and_written(
+    found: whence.Scoreboard | whence.Arbitration,
+    board: whence.Scoreboard,
+    save: Path | None,
+    csv: Path | None,
+    html: Path | None,
+) -> None:
     _show(found)
     if save:
         found.save(save)
     if csv:
-        csv.write_text(found.board.to_csv(), encoding="utf-8")
+        csv.write_text(board.to_csv(), encoding="utf-8")
     if html:
         html.write_text(found.to_html(), encoding="utf-8")
 

@@ -110,7 +110,8 @@ def evaluate(
     truncate: Truncate = False,
 ) -> None:
     """Set methods against metrics on a data set: means, intervals, and which differences may be chance."""
-    _check_folders(save, csv, html, resume)
+    _check_files(save, csv, html)
+    _check_folders(resume)
     if not data.exists():
         raise Misuse(f"there is no file or folder {str(data)!r} to evaluate on")
     subject = _load(model, _kind_of(data), device)
@@ -149,7 +150,7 @@ def arbitrate(
     truncate: Truncate = False,
 ) -> None:
     """Choose the explanation that the model bears out best, and judge the choice by another metric."""
-    _check_folders(save, csv, html)
+    _check_files(save, csv, html)
     given = Path(data) if os.path.exists(data) else _raw(data)
     found = whence.arbitrate(
         _load(model, _kind_of(given) if isinstance(given, Path) else given, device),
@@ -166,6 +167,15 @@ def arbitrate(
         progress=True,
     )
     _shown_and_written(found, found.board, save, csv, html)
+
+
+def _check_files(save: Path | None, csv: Path | None, html: Path | None) -> None:
+    """That files can be written, and are not named for something else."""
+    _check_folders(save, csv, html)
+    kinds = {".json": ("--save", save), ".csv": ("--csv", csv), ".html": ("--html", html)}
+    for ending, (flag, path) in kinds.items():
+        if path and path.suffix.lower() in kinds.keys() - {ending}:
+            raise Misuse(f"{flag} writes a {ending} file, and {path.name!r} was named")
 
 
 def _shown_and_written(

@@ -205,6 +205,7 @@ def test_rows_in_python(planted: Any) -> None:
     assert [data.as_target(planted, label) for label in (*labels, "1", "0.0", "positive")] == [
         "negative", 1, None, 1, 0, "positive",
     ]  # fmt: skip
+    assert data.read(frame[["text"]].rename(columns={"text": "sentence"})) == (texts, [None] * 3, [None] * 3)
     with pytest.raises(TypeError, match="not dict"):
         data.read({"text": texts})
     with pytest.raises(ValueError, match="limit is how many"):

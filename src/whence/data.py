@@ -48,7 +48,8 @@ def as_target(subject: Subject, label: Any) -> Any:
 
 def _rows(data: Any) -> Iterator[tuple[Any, Any, Any]]:
     if hasattr(data, "to_dict") and hasattr(data, "columns"):  # a data frame
-        data = data.to_dict("records")
+        yield from (_example(row, f"row {number}", None) for number, row in enumerate(data.to_dict("records")))
+        return
     if isinstance(data, (str, Path)):
         yield from _of_place(Path(data))
         return

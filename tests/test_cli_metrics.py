@@ -49,6 +49,17 @@ def pictures(tmp_path: Path) -> Path:
     return folder
 
 
+def test_score_compares_with_what_is_said_to_decide(tmp_path: Path) -> None:
+    texts, files = ("a masterful film", "an utterly dull one"), [tmp_path / "a.json", tmp_path / "b.json"]
+    for text, file in zip(texts, files, strict=True):
+        done("explain", text, "--save", file)
+    shown = done("score", *files, "--metric", "plausibility", "--truth", "masterful", "--truth", "0 1 1 0")
+    subject = whence.load("sst2")
+    found = whence.explain(subject, list(texts))
+    assert shown.strip() == str(whence.score(subject, found, "plausibility", truth=["masterful", "utterly dull"]))
+    assert run("score", *files, "--metric", "plausibility", "--truth", "masterful").exit_code == 1
+
+
 def test_metrics_are_listed_and_described() -> None:
     listed = done("metrics")
     assert all(record.name in listed for record in whence.list_metrics())

@@ -606,7 +606,7 @@ def test_refusals() -> None:
         ("max_sensitivity", {"radius": 0.0}, "radius must be above 0"),
         ("localisation", {}, "localisation compares with a region of the picture"),
         ("positive_perturbation", {}, "takes no picture on a grid"),
-        ("plausibility", {}, "give them as truth="),
+        ("plausibility", {}, "give it as truth="),
     ]:
         with pytest.raises(ValueError, match=message):
             whence.score(subject, a, metric, **options)
@@ -615,7 +615,7 @@ def test_refusals() -> None:
     generated = whence.explain(subject_of("gpt2"), RAWS["gpt2"], "random")
     with pytest.raises(ValueError, match="words that were merged"):
         whence.score(subject_of("gpt2"), generated.words(), "auac")
-    with pytest.raises(ValueError, match=r"truth has the shape \(2,\), and \(\d+,\) was expected"):
+    with pytest.raises(ValueError, match=r"truth has the shape \(2,\), and \(\d+,\) or \(3,\) was expected"):
         whence.score(subject, a, "plausibility", truth=[True, False])
 
 

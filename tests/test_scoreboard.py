@@ -162,7 +162,7 @@ def test_truths_and_labels_of_a_csv(planted: Any, tmp_path: Path) -> None:
     expected = whence.evaluate(planted, examples, ["leave_one_out"], ["plausibility"]).values[0, 0]
     np.testing.assert_allclose(board.values[0, 0], [expected[0], np.nan, expected[2]])
     file.write_text("text,truth\na garden,often\n")
-    with pytest.raises(ValueError, match="a truth is a mark per feature"):
+    with pytest.raises(ValueError, match="example 0: the truth names 'often', which is not in the text"):
         whence.evaluate(planted, file, ["leave_one_out"], ["plausibility"])
 
 
@@ -184,6 +184,8 @@ def test_a_byte_order_mark_and_spaces_are_no_part_of_a_name(kind: str, planted: 
         ("a.jsonl", b'["a", "b"]\n', "a.jsonl, line 1 is no object"),
         ("a.csv", "text\nun café\n".encode("latin-1"), "a.csv is not UTF-8 text"),
         ("a.csv", b"text,label\na garden,negative\na garden,odd\n", "example 1: the target 'odd' is not a label"),
+        ("a.csv", b"a walk in the garden\na dull one\n", "a.csv begins with a text; the first line of a table names"),
+        ("a.csv", b"text;label\na good; nice film;odd\n", "a.csv, row 1 has more cells than the header names; put"),
         ("a.csv", b"text,label\na garden,negative\n,negative\n", "a.csv, row 2 fills the columns label; one of text"),
     ],
 )
@@ -191,6 +193,14 @@ def test_tables_that_would_be_misread(name: str, content: bytes, sentence: str, 
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=re.escape(sentence)):
         whence.evaluate(planted, tmp_path / name, ["gae"], ["auac"])
+
+
+def test_semicolons_part_cells_where_the_header_has_them(tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    file.write_text('text;label\n"a good, nice film; truly";1\na dull one, really;0\n')
+    assert data.read(file)[:2] == (["a good, nice film; truly", "a dull one, really"], ["1", "0"])
+    file.write_text('"text","label"\n"one; two",1\n')
+    assert data.read(file)[:2] == (["one; two"], ["1"])
 
 
 def test_rows_in_python(planted: Any) -> None:

@@ -91,8 +91,9 @@ def score(
 ) -> Score:
     """A metric of one attribution, or of each of a list: their mean, a bootstrap interval, and every value.
 
-    `truth` marks the features that decide, one array per attribution, for metrics that compare with it. Every row of
-    generated text counts as an example. Values that are not defined are left out of the mean.
+    `truth`, one per attribution, says what decides, for metrics that compare with it: phrases of the text, pairs of
+    characters, one mark per score, word or pixel, or the file of a mask. Every row of generated text counts as an
+    example. Values that are not defined are left out of the mean.
     """
     from whence.intervals import bootstrap
     from whence.metrics.running import Runner, cases, check_model, fitted, hidden_by

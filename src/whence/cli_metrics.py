@@ -41,6 +41,7 @@ DATA = (
     "A CSV, TSV, JSONL or Parquet file with a column text (or other parts of an input), and label and truth where they "
     "are known; or a folder of pictures, or of folders of them named by their labels."
 )
+TRUTH = "What decides, for plausibility and localisation: a phrase, marks as '0 1 0', or a mask file; once per FILE."
 Specs = Annotated[
     list[str], typer.Option("--method", metavar="SPEC", help="Names or name(option=value), commas between.")
 ]
@@ -80,16 +81,20 @@ def metrics(
 def score(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Attributions that --save wrote.")],
     metric: Metrics,
+    truth: Annotated[list[str] | None, typer.Option("--truth", help=TRUTH)] = None,
     model: Model = None,
     device: Device = None,
     seed: Seed = 0,
 ) -> None:
     """Measure how faithful saved explanations are, with the model that they explain."""
+    from whence.data import written
+
     found = [whence.Attribution.load(file) for file in files]
+    truths = [written(text) for text in truth] if truth else None
     pictures = found[0].input.image is not None and not found[0].input.texts
     subject = _load(model, Path("picture.png") if pictures else found[0].input.raw, device)
     for spec in (s for text in metric for s in _specs(text)):
-        typer.echo(str(whence.score(subject, found, spec, seed=seed)))
+        typer.echo(str(whence.score(subject, found, spec, truth=truths, seed=seed)))
 
 
 @app.command(cls=Command, epilog=EVALUATE_EXAMPLES)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,8 @@ def read(data: Any, limit: int | None = None) -> tuple[list[Any], list[Any], lis
 
     A table (CSV, TSV, JSONL, Parquet, data frame, or a list of dicts) has a column per part of an input (text, pair,
     prompt, continuation, source, output, image; the only column beside `label` and `truth` is text, whatever its name),
-    and may have `label` and `truth`. A folder holds pictures, or folders of them named by their labels.
+    and may have `label` and `truth` (phrases, marks or the file of a mask: see `truths`). A folder holds pictures, or
+    folders of them named by their labels.
     """
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise ValueError(f"limit is how many examples to take, a whole number from 1, not {limit!r}")
@@ -91,21 +94,25 @@ def _example(row: Mapping[str, Any], where: str, folder: Path | None) -> tuple[A
     if isinstance(parts.get("image"), str) and folder is not None:
         parts["image"] = folder / parts["image"]
     single = next(iter(parts.values())) if set(parts) in ({"text"}, {"image"}, {"prompt"}, {"source"}) else parts
-    return single, given.get("label"), _marks(next((given[key] for key in _TRUTHS if key in given), None), where)
+    return single, given.get("label"), written(next((given[key] for key in _TRUTHS if key in given), None), folder)
 
 
 def _missing(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value) or (isinstance(value, float) and math.isnan(value))
 
 
-def _marks(truth: Any, where: str) -> Any:
-    """A truth as a column of text holds it: "[0, 1, 0]" or "0 1 0"."""
+def written(truth: Any, folder: Path | None = None) -> Any:
+    """A truth as a cell or a command has it: "0 1 0", a phrase, a JSON list of phrases or spans, the name of a mask."""
     if not isinstance(truth, str):
         return truth
-    marks = re.sub(r"[][,;\s]+", " ", truth).split()
-    if not set(marks) <= {"0", "1", "true", "false", "True", "False"}:
-        raise ValueError(f"{where}: a truth is a mark per feature, as in '0 1 0', not {truth!r}")
-    return [mark in ("1", "true", "True") for mark in marks] or None
+    text = truth.strip()
+    for parse in (json.loads, ast.literal_eval) if text[:1] in ("[", "{") else ():
+        with suppress(ValueError, SyntaxError):
+            return parse(text)
+    marks = re.sub(r"[][,;\s]+", " ", text).split()
+    if set(marks) <= {"0", "1", "true", "false", "True", "False"}:
+        return [mark in ("1", "true", "True") for mark in marks]
+    return (folder or Path()) / text if text.lower().endswith(PICTURES) else text
 
 
 def _records(file: Path) -> Iterator[Mapping[str, Any]]:
@@ -122,13 +129,17 @@ def _records(file: Path) -> Iterator[Mapping[str, Any]]:
         raise ValueError(f"{file.name} is not UTF-8 text ({error.reason}); save it as UTF-8") from error
 
 
-def _table(file: Path, lines: Any) -> Iterator[Mapping[str, Any]]:
-    """Rows of a CSV, and of a TSV, whose quotes are part of the texts."""
-    tabbed = file.suffix.lower() == ".tsv"
+def _table(file: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
+    """Rows of a CSV with commas or semicolons, and of a TSV, whose quotes are part of the texts."""
+    tabbed, header = file.suffix.lower() == ".tsv", next(lines, "")
+    mark = "\t" if tabbed else ";" if ";" in header and "," not in header else ","
     quoting: Any = csv.QUOTE_NONE if tabbed else csv.QUOTE_MINIMAL
-    for number, row in enumerate(csv.DictReader(lines, delimiter="\t" if tabbed else ",", quoting=quoting), 1):
+    rows = csv.DictReader(chain([header], lines), delimiter=mark, quoting=quoting)
+    if len(rows.fieldnames or ()) == 1 and len(header.split()) > 3:
+        raise ValueError(f"{file.name} begins with a text; the first line of a table names its columns, as text,label")
+    for number, row in enumerate(rows, 1):
         if None in row:
-            rule = "" if tabbed else "; put texts that hold commas in quotes"
+            rule = "" if tabbed else f"; put texts that hold {mark!r} in quotes"
             raise ValueError(f"{file.name}, row {number} has more cells than the header names{rule}")
         yield row
 

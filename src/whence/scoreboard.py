@@ -16,6 +16,7 @@ from whence.boards import Scoreboard
 from whence.data import as_target, read
 from whence.metrics.running import Curve, Runner, cases, fitted, hidden_by
 from whence.subject import Subject
+from whence.truths import marks
 from whence.types import Input
 
 CHUNK = 16  # examples between two writes of what is done
@@ -46,7 +47,7 @@ def evaluate(
     names = [record.spec(options) for record, options in (registry.resolve("method", m) for m in methods)]
     measures = [registry.resolve("metric", m) for m in metrics]
     inputs, given, truths = read(data, limit)
-    labels, first, cut = _looked_over(subject, inputs, given, truncate)
+    labels, first, cut = _looked_over(subject, inputs, given, truths, truncate)
     measures = [fitted(subject, first, *measure) for measure in measures]
     heading: dict[str, Any] = {
         "model": subject.name,
@@ -83,14 +84,18 @@ def evaluate(
     )
 
 
-def _looked_over(subject: Subject, inputs: list[Any], given: list[Any], truncate: bool) -> tuple[list[Any], Input, int]:
+def _looked_over(
+    subject: Subject, inputs: list[Any], given: list[Any], truths: list[Any], truncate: bool
+) -> tuple[list[Any], Input, int]:
     """Labels as targets, the first thing that is run, and how many inputs are cut; what cannot be read is said now."""
     labels, first, cut = [], None, 0
-    for number, (raw, label) in enumerate(zip(inputs, given, strict=True)):
+    for number, (raw, label, truth) in enumerate(zip(inputs, given, truths, strict=True)):
         try:
             item = subject.encode(raw, truncate=truncate)
             labels.append(as_target(subject, label))
             subject.aim(labels[-1:])
+            if truth is not None and not subject.generates:  # what is generated adds rows and features
+                marks(item, truth, (len(item.features),))
         except (ValueError, TypeError, OSError, LookupError) as error:
             kind = type(error) if type(error) in (TypeError, FileNotFoundError) else ValueError
             raise kind(f"example {number}: {error or repr(error)}") from error

@@ -36,7 +36,9 @@ def localisation(
     of its complement for the rest. Each is of one picture; published ones of the middle two add up pixels over all.
     """
     if case.region is None:
-        raise Unknown("localisation compares with a region of the picture; give it as truth=, one mark per pixel")
+        raise Unknown(
+            "localisation compares with a region of the picture; give it as truth=, a file or one mark per pixel"
+        )
     region = case.region
     if not region.any() or region.all():
         return float("nan")

@@ -28,7 +28,9 @@ def plausibility(
     nothing decides.
     """
     if case.truth is None:
-        raise Unknown("plausibility compares with the features that decide; give them as truth=, one per score")
+        raise Unknown(
+            "plausibility compares with what decides; give it as truth=, phrases or one mark per score or word"
+        )
     scores, truth = np.abs(case.scores[case.free]), case.truth[case.free]
     if not truth.any():
         return float("nan")

@@ -20,6 +20,7 @@ from whence.hooks import lent
 from whence.masking import Way
 from whence.registry import Record
 from whence.subject import Subject
+from whence.truths import marks
 from whence.types import Attribution, Input, Target
 
 MAX_KNOWN = 2**30  # bytes of answers that a Runner remembers: those of a language model are long
@@ -127,17 +128,14 @@ Metric = Generator[Ask | list[Input], np.ndarray, float | Curve]
 def cases(subject: Subject, a: Attribution, truth: Any = None, seed: int = 0, *, checked: bool = False) -> list[Case]:
     """The rows of an attribution, each with the input that it could see.
 
-    `truth` marks features, in the shape of the scores, or, of a picture, pixels; an input may be `checked` already.
+    `truth` says which features, words or pixels decide (see `truths`); an input may be `checked` already.
     """
     if not checked and _merged(subject, a.input):
         raise ValueError("the model cannot be asked about words that were merged; score what explain returned")
-    known = None if truth is None else np.asarray(truth, bool)
+    known = None if truth is None else marks(a.input, truth, a.scores.shape)
     region = None
     if known is not None and known.shape != a.scores.shape:
         region, known = known, None
-        if region.shape not in _pictures(a.input):
-            fitting = " or ".join(map(str, dict.fromkeys([a.scores.shape, *_pictures(a.input)])))
-            raise ValueError(f"truth has the shape {region.shape}, and {fitting} was expected: one mark per score")
     rows = subject.rows(a.input)
     if not rows:
         residual = None if a.residual is None else float(a.residual)
@@ -199,12 +197,6 @@ def _merged(subject: Subject, item: Input) -> bool:
     fed = sum(batch.tensors[key].shape[1] for key in keys.values() if key)
     named = sum(bool(keys[stream] or item.generated) for stream in item.streams)  # a continuation goes with its prompt
     return fed != named
-
-
-def _pictures(item: Input) -> list[tuple[int, ...]]:
-    """Heights and widths of the picture that the model saw and of the original."""
-    seen = [] if item.grid is None or item.image is None else [item.image.shape[:2]]
-    return seen if item.grid is None or item.size is None else [*seen, item.size[::-1]]
 
 
 def _added(item: Input) -> np.ndarray:

@@ -509,15 +509,17 @@ def test_what_is_not_defined_is_not_ranked() -> None:
     assert first.split() == ["method_0", "-", "-", "1"]
 
 
-def test_the_terminal_shows_three_metrics_of_twelve_methods_in_a_hundred_columns() -> None:
+@pytest.mark.parametrize(("width", "abreast"), [(150, (3, 1)), (100, (3, 1)), (76, (2, 2)), (56, (1, 1, 1, 1))])
+def test_the_terminal_shows_as_many_metrics_abreast_as_fit(width: int, abreast: tuple[int, ...]) -> None:
     metrics = ("auac", "au_mse", "comprehensiveness(mask='unknown')", "aupc")
-    board = drawn_board(12, metrics=metrics)
+    names = (*(f"method_{n}" for n in range(11)), "attention_x_gradient")
+    board = drawn_board(12, metrics=metrics, methods=names)
     file = io.StringIO()
-    Console(file=file, width=100).print(board)
+    Console(file=file, width=width).print(board)
     lines = file.getvalue().splitlines()
-    assert max(map(len, lines)) <= 100
-    rows = [line for line in lines if line.startswith(("method_", "random"))]
-    assert [row.count("[") for row in rows] == [3] * 12 + [1] * 12  # every row on one line, the fourth metric below
+    assert max(map(len, lines)) <= width
+    rows = [line for line in lines if line.startswith(names)]
+    assert [row.count("[") for row in rows] == [count for count in abreast for _ in names]  # every row on one line
     assert "comprehensiveness" in file.getvalue() and "(mask='unknown')" in file.getvalue()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -17,7 +17,7 @@ ARROWS = {"higher": "\u2191", "lower": "\u2193"}
 BEST = "\u2605"  # a star
 CLOSE = 0.05  # a p above it: not told apart from the best
 LISTED = 5  # of all candidates of an arbitration
-ABREAST, HEAD = 3, 20  # metrics side by side on a terminal, and the letters of their names before they break
+ABREAST, HEAD = 3, 20  # metrics side by side on a terminal at most, and the letters of their names before they break
 FEW = 6  # methods in colour, of each metric
 COLOURS = ("#3a7fd5", "#d9730d", "#2f9461", "#c4559b", "#8b6fd8", "#b08900", "#1a97a6", "#d64545")  # on white and dark
 GREY = "#8a8a8a"
@@ -78,34 +78,52 @@ def table(board: Scoreboard) -> Any:
     from rich.console import Group
     from rich.text import Text
 
-    parts = []
-    for start in range(0, len(board.metrics), ABREAST):
-        parts += [_table(board, range(len(board.metrics))[start : start + ABREAST]), Text()]
     facts = f"{board.model}, {_count(board.values.shape[-1], 'example')}, seed {board.seed}".removeprefix(", ")
     said = " ".join([f"{facts}.", _note(board), *board.notes])
-    return Group(*parts, Text(printable(said).rstrip()))
+    return Group(_Tables(board), Text(printable(said).rstrip()))
 
 
-def _table(board: Scoreboard, metrics: Iterable[int]) -> Any:
-    """Some of the metrics; where it is narrow, long names break first, then lines before intervals."""
+@dataclass(frozen=True)
+class _Tables:
+    """The metrics in tables below each other, each as wide as the terminal allows."""
+
+    board: Scoreboard
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        left = [_column(self.board, metric) for metric in range(len(self.board.metrics))]
+        free = options.update_width(10**4)
+        while left:
+            tables = [_table(self.board, left[:count]) for count in range(1, min(ABREAST, len(left)) + 1)]
+            fitting = [t for t in tables if console.measure(t, options=free).maximum <= options.max_width] or tables[:1]
+            yield from (fitting[-1], "")
+            left = left[len(fitting) :]
+
+
+def _column(board: Scoreboard, metric: int) -> tuple[str, int, list[Any]]:
+    """Head, width and cells of a metric."""
+    from rich.text import Text
+
+    cells = [
+        Text.assemble((mean, "bold" if row.best else ""), row.star or " ", " ", (interval, "dim"))
+        for row, mean, interval in _cells(_rows(board, board.metrics[metric]))
+    ]
+    head = _head(board, metric)
+    return "\n".join(head), max(*map(len, cells), min(HEAD, max(map(len, head)))), cells
+
+
+def _table(board: Scoreboard, columns: list[tuple[str, int, list[Any]]]) -> Any:
+    """Some of the metrics; where even one is too wide, long names break first, then lines before intervals."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     shown.add_column("method", overflow="fold")
-    columns = []
-    for metric in metrics:
-        cells = [
-            Text.assemble((mean, "bold" if row.best else ""), row.star or " ", " ", (interval, "dim"))
-            for row, mean, interval in _cells(_rows(board, board.metrics[metric]))
-        ]
-        head = _head(board, metric)
-        width = max(*map(len, cells), min(HEAD, max(map(len, head))))
-        shown.add_column(Text("\n".join(head)), max_width=width, overflow="fold")
-        columns.append(cells)
+    for head, width, _ in columns:
+        shown.add_column(Text(head), max_width=width, overflow="fold")
     shown.add_column("s/example", justify="right", no_wrap=True)
-    for method, seconds, *own in zip(board.methods, board.seconds.mean(-1), *columns, strict=True):
+    rows = zip(board.methods, board.seconds.mean(-1), *(cells for _, _, cells in columns), strict=True)
+    for method, seconds, *own in rows:
         shown.add_row(Text(printable(method)), *own, f"{seconds:.3g}")
     return shown
 

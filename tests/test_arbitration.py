@@ -201,6 +201,23 @@ def test_scores_of_one_head_under_a_softmax(name: str) -> None:
                 np.testing.assert_allclose(np.exp(row[own]) / np.exp(row[own]).sum(), weights[own], atol=1e-5)
 
 
+def test_tokens_receive_scores_from_the_queries_that_may_see_them() -> None:
+    """The causal mask hides a late token from most queries: its mean and maximum are of the others."""
+    subject, made, raw = wrapped("gpt2"), fresh("gpt2"), {"prompt": "the old man was", "continuation": " singing"}
+    item = first(subject, raw)
+    heads, given = made.model.config.n_head, []
+    made.model.transformer.h[0].attn.c_attn.register_forward_hook(lambda _, args, out: given.append(out[0].detach()))
+    with torch.no_grad():
+        made.model(torch.from_numpy(item.tensors["input_ids"])[None])
+    Q, K, _ = given[0].chunk(3, -1)
+    Q, K = (X.unflatten(-1, (heads, -1)).transpose(0, 1) for X in (Q, K))
+    S = (Q @ K.mT / Q.shape[-1] ** 0.5).mean(0).numpy()
+    columns = [S[place:, place] for place in range(len(S))]
+    for read, reduce in (("received", np.mean), ("received_sum", np.sum), ("received_max", np.max)):
+        a = whence.explain(subject, raw, f"attention(layer=0, scores=True, read={read!r})")
+        np.testing.assert_allclose(a.scores[0, : len(S)], [reduce(c) for c in columns], atol=1e-5)
+
+
 # ---- choices ---------------------------------------------------------------------------------------------------------
 
 

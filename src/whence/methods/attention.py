@@ -41,7 +41,8 @@ def attention(
 
     `read`: "row" is what the deciding token attends to; "received", "received_sum" and "received_max" are the mean, sum
     and maximum over all queries of what a token receives; "column" is the attention paid to the deciding token.
-    `scores` takes what the softmax is given, which has a sign, in place of the weights that it makes.
+    `scores` takes what the softmax is given, which has a sign, in place of the weights that it makes; of those, tokens
+    receive from the queries that may see them.
     """
     trace = subject.trace(batch, target, ("attention", "scores", "deciding") if scores else ("attention", "deciding"))
     layers = layer if isinstance(layer, list) else [layer]
@@ -53,7 +54,8 @@ def attention(
         chosen = [_numbered(records, number, subject) for number in layers]
         taken = [record.scores if scores else record.weights for record in chosen]
         maps = torch.stack([reduced(one, heads) for one in taken]).mean(0)  # (batch, query, key)
-        found[records[0].key] = _read(maps, records[0], trace, batch, read)
+        seen = torch.stack([(one != 0).any(1) | (not scores) for one in taken]).any(0)  # a weight of 0 counts
+        found[records[0].key] = _read(maps, seen, records[0], trace, batch, read)
         sink = torch.stack([record.sink.mean(1) for record in chosen]).mean(0)  # (batch, query)
         sinks.append(_mean(sink[..., None], trace.deciding[records[0].query] & real(records[0], batch))[:, 0])
     return Explained(subject.on_features(batch, found), details=_sink(torch.stack(sinks).amax(0)))
@@ -250,8 +252,8 @@ def _numbered(records: list[Record], number: int, subject: Subject) -> Record:
     return records[number]
 
 
-def _read(maps: Tensor, record: Record, trace: Trace, batch: Batch, read: Read) -> Tensor:
-    """(batch, query, key) to (batch, key)."""
+def _read(maps: Tensor, seen: Tensor, record: Record, trace: Trace, batch: Batch, read: Read) -> Tensor:
+    """(batch, query, key) to (batch, key); `seen` are the cells that count."""
     queries = real(record, batch)
     if read == "row":
         return _mean(maps, trace.deciding[record.query] & queries)
@@ -259,11 +261,11 @@ def _read(maps: Tensor, record: Record, trace: Trace, batch: Batch, read: Read) 
         if record.query != record.key:
             raise ValueError("read='column' needs queries and keys of one stream; use read='row' or 'received' here")
         return _mean(maps.transpose(1, 2), trace.deciding[record.query] & queries)
-    if read == "received":
-        return _mean(maps, queries)
+    seen = seen & queries[:, :, None]
     if read == "received_max":  # scores before the softmax may all be below 0
-        return maps.masked_fill(~queries[:, :, None], float("-inf")).amax(1)
-    return maps.masked_fill(~queries[:, :, None], 0.0).sum(1)
+        return maps.masked_fill(~seen, float("-inf")).amax(1).masked_fill(~seen.any(1), 0.0)
+    total = maps.masked_fill(~seen, 0.0).sum(1)
+    return total / seen.sum(1).clamp(min=1) if read == "received" else total
 
 
 def _mean(maps: Tensor, rows: Tensor) -> Tensor:

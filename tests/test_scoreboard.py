@@ -84,7 +84,7 @@ def test_a_folder_of_pictures(tmp_path: Path) -> None:
     for number, example in enumerate(zoo.examples("digits", 4)):
         place = tmp_path / str(example.label)
         place.mkdir(exist_ok=True)
-        Image.fromarray(example.input).save(place / f"{number}.png")
+        Image.fromarray(example.input).save(place / f"{number}.{'TIF' if number else 'png'}")
     found = whence.evaluate(whence.load("digits"), tmp_path, ["gae", "random"], ["insertion(mask='black', steps=7)"])
     assert found.values.shape == (2, 1, 4) and np.isfinite(found.values).all()
 

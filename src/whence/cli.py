@@ -23,9 +23,9 @@ from typer.core import TyperCommand
 
 import whence
 from whence import registry
+from whence.data import PICTURES
 
 TEXT_MODEL, PICTURE_MODEL = "sst2", "digits"  # the embedded models that are used when none is named
-PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 EXAMPLES = """[bold]Examples[/bold]
 whence explain "a masterful film"

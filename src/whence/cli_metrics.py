@@ -26,6 +26,7 @@ from whence.cli import (
     _specs,
     app,
 )
+from whence.data import PICTURES, read, written
 
 SCORE_EXAMPLES = (
     "Example: [cyan]whence explain 'a masterful film' --save a.json && whence score a.json --metric auac[/cyan]"
@@ -87,8 +88,6 @@ def score(
     seed: Seed = 0,
 ) -> None:
     """Measure how faithful saved explanations are, with the model that they explain."""
-    from whence.data import written
-
     found = [whence.Attribution.load(file) for file in files]
     truths = [written(text) for text in truth] if truth else None
     pictures = found[0].input.image is not None and not found[0].input.texts
@@ -201,6 +200,4 @@ def _shown_and_written(
 
 def _kind_of(data: Path) -> Any:
     """An input of the kind that the data holds, by which a model can be chosen."""
-    from whence.data import PICTURES, read
-
     return data if data.suffix.lower() in PICTURES else read(data, 1)[0][0]

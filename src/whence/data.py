@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from whence.subject import Subject
+if TYPE_CHECKING:
+    from whence.subject import Subject
 
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 _PARTS = ("text", "pair", "prompt", "continuation", "source", "output", "image")
 _TRUTHS = ("truth", "rationale")
 

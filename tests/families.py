@@ -27,6 +27,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+import whence
+
 LABELS = ["negative", "neutral", "positive"]
 SHAPES = ["circle", "square", "stripes"]
 LOGITS = ("logits", "question_answering_score", "logits_per_image")
@@ -55,6 +57,13 @@ FAMILIES: dict[str, Callable[[], Family]] = {}
 def family(name: str) -> Family:
     """The shared copy of a family, built on first use."""
     return fresh(name)
+
+
+@cache
+def subject_of(name: str) -> whence.Subject:
+    """The shared copy of a family as a Subject."""
+    made = family(name)
+    return whence.wrap(made.model, made.processor, **made.kwargs)
 
 
 def fresh(name: str) -> Family:

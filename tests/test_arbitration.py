@@ -16,7 +16,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import whence
-from families import bert_tokenizer, family, fresh, plain_inputs
+from families import bert_tokenizer, family, fresh, plain_inputs, subject_of
 from whence import arbitration, cli, registry, zoo
 from whence.arbitration import grid
 from whence.metrics.running import Runner
@@ -24,12 +24,6 @@ from whence.metrics.running import Runner
 SHORT = ["random", "attention(heads=2, read='column')", "gradient_x_input", "gae"]
 TEXTS = ["a masterful film", "the actors were wonderful ,"]
 READS = ("row", "column", "received", "received_max")
-
-
-@cache
-def wrapped(name: str) -> whence.Subject:
-    made = family(name)
-    return whence.wrap(made.model, made.processor, **made.kwargs)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +70,7 @@ def test_the_sizes_of_the_paper(kind: str, layers: int, sizes: tuple[int, int]) 
     ],
 )
 def test_other_models(name: str, layers: list[int], heads: int, reads: int) -> None:
-    subject, example = wrapped(name), family(name).inputs[0]
+    subject, example = subject_of(name), family(name).inputs[0]
     item = first(subject, example)
     specs = grid(subject, item)
     assert len(set(specs)) == len(specs) == (1 + heads) * (2 + len(layers)) * reads
@@ -89,8 +83,8 @@ def test_other_models(name: str, layers: list[int], heads: int, reads: int) -> N
 
 def test_windows_are_refused() -> None:
     with pytest.raises(ValueError, match="no attention over whole sequences to read; name other candidates"):
-        whence.arbitrate(wrapped("swin"), family("swin").inputs[0])
-    found = whence.arbitrate(wrapped("swin"), family("swin").inputs[0], ["gradient_x_input", "random"])
+        whence.arbitrate(subject_of("swin"), family("swin").inputs[0])
+    found = whence.arbitrate(subject_of("swin"), family("swin").inputs[0], ["gradient_x_input", "random"])
     assert found.spec in ("gradient_x_input", "random")
 
 
@@ -151,7 +145,7 @@ def distance(found: list[np.ndarray], right: list[np.ndarray]) -> float:
     [(False, 3), (True, 1), (True, 3)],
 )
 def test_every_entry_of_the_grid(scores: bool, size: int) -> None:
-    subject, texts = wrapped("bert"), family("bert").inputs[:3]
+    subject, texts = subject_of("bert"), family("bert").inputs[:3]
     specs = grid(subject, first(subject, texts[0]), scores=scores)
     assert len(specs) == 5 * (3 if scores else 4) * 4
     compared = whence.compare(subject, texts, specs, batch_size=size)
@@ -171,7 +165,7 @@ MASKED = ["bert", "gpt2", "llama", "mistral", "gemma2", "gpt-oss", "xlnet", "deb
 
 @pytest.mark.parametrize("name", [*MASKED, "torch-sdpa", "from-scratch", "vit"])
 def test_the_softmax_of_what_was_recorded_gives_the_weights(name: str) -> None:
-    subject = wrapped(name)
+    subject = subject_of(name)
     items = [subject.encode(raw) for raw in family(name).inputs[:3]]
     items = [row for item in items for row, _ in subject.rows(item)[-1:]] or items
     hidden = 0
@@ -192,7 +186,7 @@ def test_the_softmax_of_what_was_recorded_gives_the_weights(name: str) -> None:
 @pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "llama", "bart"])
 def test_scores_of_one_head_under_a_softmax(name: str) -> None:
     pair = ["attention(layer=0, heads=1, scores=True)", "attention(layer=0, heads=1)"]
-    for given, made in whence.compare(wrapped(name), family(name).inputs[:3], pair):
+    for given, made in whence.compare(subject_of(name), family(name).inputs[:3], pair):
         assert (given.scores < 0).any()
         streams = np.array(made.input.streams)
         for row, weights, seen in zip(*map(np.atleast_2d, (given.scores, made.scores, made.visible)), strict=True):
@@ -203,7 +197,7 @@ def test_scores_of_one_head_under_a_softmax(name: str) -> None:
 
 def test_tokens_receive_scores_from_the_queries_that_may_see_them() -> None:
     """The causal mask hides a late token from most queries: its mean and maximum are of the others."""
-    subject, made, raw = wrapped("gpt2"), fresh("gpt2"), {"prompt": "the old man was", "continuation": " singing"}
+    subject, made, raw = subject_of("gpt2"), fresh("gpt2"), {"prompt": "the old man was", "continuation": " singing"}
     item = first(subject, raw)
     heads, given = made.model.config.n_head, []
     made.model.transformer.h[0].attn.c_attn.register_forward_hook(lambda _, args, out: given.append(out[0].detach()))
@@ -224,7 +218,7 @@ def test_tokens_receive_scores_from_the_queries_that_may_see_them() -> None:
 @cache
 def brute(metric: str) -> np.ndarray:
     """(candidate, example, label): every candidate explained and scored on its own."""
-    subject = wrapped("bert")
+    subject = subject_of("bert")
     values = np.empty((len(SHORT), len(TEXTS), 3))
     for (c, spec), label in product(enumerate(SHORT), range(3)):
         values[c, :, label] = whence.score(subject, whence.explain(subject, TEXTS, spec, label), metric).values
@@ -233,7 +227,7 @@ def brute(metric: str) -> np.ndarray:
 
 @cache
 def chosen_by(by: str, metric: str = "rft") -> whence.Arbitration:
-    return whence.arbitrate(wrapped("bert"), TEXTS, SHORT, metric, by=by, labels="all", held_out="auac")  # type: ignore[arg-type]
+    return whence.arbitrate(subject_of("bert"), TEXTS, SHORT, metric, by=by, labels="all", held_out="auac")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("metric", ["rft", "sufficiency"])
@@ -280,7 +274,7 @@ def test_ranking_and_board() -> None:
 
 
 def test_a_choice_by_label_asks_for_all_labels() -> None:
-    found = whence.arbitrate(wrapped("bert"), TEXTS[1], SHORT[:2], by="label")
+    found = whence.arbitrate(subject_of("bert"), TEXTS[1], SHORT[:2], by="label")
     assert found.values.shape == (2, 1, 3) and len(found.explanations) == 3
 
 
@@ -297,7 +291,7 @@ def partial_metric() -> Iterator[str]:
 
 @pytest.mark.parametrize("by", ["instance", "set"])
 def test_what_is_not_defined_never_wins(by: Any, partial_metric: str) -> None:
-    subject = wrapped("bert")
+    subject = subject_of("bert")
     found = whence.arbitrate(subject, TEXTS, SHORT, "sometimes(longest=99)", by=by)
     assert set(found.chosen.ravel()) == {SHORT.index("gae")} and found.spec == "gae"
     assert np.isnan(found.ranking()[1][1])
@@ -353,7 +347,7 @@ def test_a_frozen_choice(planted: whence.Subject) -> None:
     ],
 )
 def test_notes(metric: str, held_out: Any, said: list[str]) -> None:
-    found = whence.arbitrate(wrapped("bert"), TEXTS[0], SHORT[:2], metric, held_out=held_out)
+    found = whence.arbitrate(subject_of("bert"), TEXTS[0], SHORT[:2], metric, held_out=held_out)
     assert found.notes[0] == f"{metric} chose among 2 candidates on the examples shown; its own values are the best"
     assert [note.split(":")[0] for note in found.notes[1:]] == said
     assert found.board.metrics[0] == metric and len(set(found.board.metrics)) == len(found.board.metrics)
@@ -374,7 +368,7 @@ def test_labels_and_truths_of_data(planted: whence.Subject) -> None:
 
 
 def test_generated_text() -> None:
-    subject, raw = wrapped("gpt2"), {"prompt": "the old man", "continuation": " was singing"}
+    subject, raw = subject_of("gpt2"), {"prompt": "the old man", "continuation": " was singing"}
     specs = ["attention", "gradient_x_input", "random"]
     found = whence.arbitrate(subject, raw, specs)
     rows = [whence.score(subject, whence.explain(subject, raw, spec), "rft").values for spec in specs]
@@ -384,14 +378,14 @@ def test_generated_text() -> None:
     assert found.spec == specs[int(np.argmax(means))] == found.explanations[0].method
     assert found.explanations[0].axes == ("generated", "feature")
     assert len(whence.arbitrate(subject, raw, ["grid"]).candidates) == 80
-    translated = whence.arbitrate(wrapped("t5"), family("t5").inputs[0], ["grid(scores=True)"])
+    translated = whence.arbitrate(subject_of("t5"), family("t5").inputs[0], ["grid(scores=True)"])
     assert len(translated.candidates) == 5 * 3 * 3 and translated.explanations[0].axes == ("generated", "feature")
 
 
 def test_one_input_of_every_kind(tmp_path: Path) -> None:
     Image.fromarray(np.asarray(family("vit").inputs[1])).save(tmp_path / "a.png")
     pictures = [tmp_path / "a.png", str(tmp_path / "a.png"), family("vit").inputs[1], family("vit").inputs[0]]
-    found = [whence.arbitrate(wrapped("vit"), one, ["gae", "random"]) for one in pictures]
+    found = [whence.arbitrate(subject_of("vit"), one, ["gae", "random"]) for one in pictures]
     assert found[0].metric == "rft(mask='auto')" and found[0].board.hidden == ("zero", "zero")
     assert {a.values.shape for a in found} == {(2, 1, 1)}
     np.testing.assert_allclose(found[0].values, found[1].values)
@@ -399,18 +393,18 @@ def test_one_input_of_every_kind(tmp_path: Path) -> None:
     assert not np.allclose(found[0].values, found[3].values)
     pair = ("two dogs are playing", "the animals are outside")
     for one in (TEXTS[0], pair, dict(zip(("text", "pair"), pair, strict=True)), zoo.Example(TEXTS[0], "neutral")):
-        alone = whence.arbitrate(wrapped("bert"), one, ["gae", "random"])
+        alone = whence.arbitrate(subject_of("bert"), one, ["gae", "random"])
         assert len(alone.explanations) == 1 and alone.board.methods[0] == alone.spec
     longer = whence.arbitrate(
-        wrapped("bert"), "word " * 80, ["gae", "random"], truncate=True
+        subject_of("bert"), "word " * 80, ["gae", "random"], truncate=True
     )  # too long for a file name
     assert len(longer.explanations[0].features) == 64
     (tmp_path / "data.csv").write_text("text,label\na masterful film,neutral\nnobody cared,positive\n")
     (tmp_path / "more").mkdir()
     (tmp_path / "a.png").rename(tmp_path / "more" / "a.png")
-    table = whence.arbitrate(wrapped("bert"), str(tmp_path / "data.csv"), ["gae", "random"])
+    table = whence.arbitrate(subject_of("bert"), str(tmp_path / "data.csv"), ["gae", "random"])
     assert [a.target.name for a in table.explanations] == ["neutral", "positive"]
-    folder = whence.arbitrate(wrapped("vit"), tmp_path / "more", ["gae", "random"])
+    folder = whence.arbitrate(subject_of("vit"), tmp_path / "more", ["gae", "random"])
     np.testing.assert_allclose(folder.values, found[0].values)
 
 
@@ -418,7 +412,7 @@ def test_one_input_of_every_kind(tmp_path: Path) -> None:
 
 
 def test_views(tmp_path: Path) -> None:
-    single = whence.arbitrate(wrapped("bert"), TEXTS[0])
+    single = whence.arbitrate(subject_of("bert"), TEXTS[0])
     for name, found in {"one": single, "many": chosen_by("instance"), "set": chosen_by("set")}.items():
         text, page = str(found), found.to_html()
         assert found.spec in " ".join(text.split()) and found.spec.replace("'", "&#x27;") in page
@@ -487,14 +481,14 @@ def test_the_command_without_its_data() -> None:
 )
 def test_bad_input(call: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError) as error:
-        whence.arbitrate(wrapped("bert"), call.pop("data", TEXTS), **call)
+        whence.arbitrate(subject_of("bert"), call.pop("data", TEXTS), **call)
     assert sentence in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("asked", [{"by": "label"}, {"by": "label", "labels": "all"}, {"labels": "all"}])
 def test_a_language_model_has_no_labels(asked: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"labels='all' needs classes with names, and .* has none"):
-        whence.arbitrate(wrapped("gpt2"), "the old man", SHORT[:2], **asked)
+        whence.arbitrate(subject_of("gpt2"), "the old man", SHORT[:2], **asked)
 
 
 def test_a_model_that_was_not_wrapped() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import whence
-from families import family, fresh
+from families import family, fresh, subject_of
 from whence import zoo
 from whence.cli import app
 from whence.hooks import fingerprint
@@ -189,12 +189,6 @@ def test_features_that_differ_among_some_others_are_no_pair() -> None:
 
 
 # ---- loops -----------------------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def subject_of(name: str) -> whence.Subject:
-    made = family(name)
-    return whence.wrap(made.model, made.processor, **made.kwargs)
 
 
 def looped(a: Attribution, tolerance: float, draws: int) -> dict[str, float]:

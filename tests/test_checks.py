@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 import whence
-from families import FAMILIES, family, fresh, plain_logits
+from families import FAMILIES, family, fresh, plain_logits, subject_of
 from whence import api, registry
 from whence.batching import Batch
 from whence.registry import Explained
@@ -53,12 +52,6 @@ TRANSLATED = [
     {"source": "the house was warm", "output": "it was warm"},
     {"source": "they walked along the river", "output": "the lights appeared"},
 ]
-
-
-@cache
-def subject_of(name: str) -> Subject:
-    made = family(name)
-    return whence.wrap(made.model, made.processor, **made.kwargs)
 
 
 def inputs_of(name: str) -> list[Any]:

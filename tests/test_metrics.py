@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import whence
-from families import PICTURES, family, fresh
+from families import PICTURES, family, fresh, subject_of
 from whence import registry
 from whence.hooks import fingerprint
 from whence.masking import ways
@@ -330,12 +330,6 @@ def test_a_random_explanation_lies_in_its_interval() -> None:
 
 
 # ---- plain loops -----------------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def subject_of(name: str) -> whence.Subject:
-    made = family(name)
-    return whence.wrap(made.model, made.processor, **made.kwargs)
 
 
 RAWS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from PIL import Image
 
 import whence
-from families import PICTURES, family
+from families import PICTURES, subject_of
 from whence import zoo
 from whence.data import read, written
 from whence.truths import marks
@@ -23,12 +22,6 @@ TEXT = "an unforgettably  heartfelt film, of art"  # the second and third words 
 @pytest.fixture(scope="module")
 def sst2() -> whence.Subject:
     return whence.load("sst2")
-
-
-@functools.cache
-def subject_of(name: str) -> whence.Subject:
-    made = family(name)
-    return whence.wrap(made.model, made.processor, **made.kwargs)
 
 
 def named(item: whence.types.Input, truth: Any) -> list[str]:

@@ -275,7 +275,7 @@ def test_truth_that_is_known_of_some_only() -> None:
     subject, true = additive(MIXED)
     found = whence.score(subject, [true, true], "plausibility", truth=[None, [0, 1, 0, 0, 0, 0]])
     assert found.value == 1 and found.values is not None and np.isnan(found.values[0])
-    with pytest.raises(ValueError, match="compares with the features that decide"):
+    with pytest.raises(ValueError, match="plausibility compares with what decides"):
         whence.score(subject, [true, true], "plausibility", truth=[None, None])
 
 

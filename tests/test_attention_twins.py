@@ -24,7 +24,7 @@ from whence.anatomy import Anatomy
 from whence.attention import Record
 from whence.batching import Batch
 from whence.registry import Explained, resolve
-from whence.subject import Trace
+from whence.tracing import Trace
 
 # name -> the token of each stream that the output reads; "*" is text and regions in one sequence, read at the last word
 DECIDING = {

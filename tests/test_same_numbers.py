@@ -19,7 +19,8 @@ import whence
 from families import FAMILIES, LABELS, LOGITS, REGIONS_AND_QUESTIONS, family, fresh
 from whence.attention import Record
 from whence.batching import Batch
-from whence.subject import Subject, Trace
+from whence.subject import Subject
+from whence.tracing import Trace
 from whence.types import Input
 
 NAMES = list(FAMILIES)

@@ -7,13 +7,12 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from whence import anatomy, encoding
 from whence.anatomy import Anatomy, Site
@@ -22,27 +21,26 @@ from whence.batching import Batch, buckets, collate, cut, distinct, kind_of, sho
 from whence.hooks import eager, lent, put_back, settings
 from whence.lean import Fold, Lean
 from whence.targets import Aim, resolve
+from whence.tracing import (
+    OF_ATTENTION,
+    At,
+    InOrder,
+    Trace,
+    after,
+    as_leaf,
+    at_of,
+    differentiate,
+    logits_of,
+    noted,
+    output_site,
+    patches,
+    replaced,
+)
 from whence.types import Input
 
 Streams = Mapping[str, Tensor]
 LEAN_BYTES = 2**30  # of weights and gradients; beyond it attention is not kept where that can be helped
 MAX_GENERATED = 256  # tokens of greedy decoding
-_OF_ATTENTION = ("attention_gradient", "head_gradient")  # needs that differentiate every attention block
-At = str | int  # "embeddings", "word", "pixels", the number of a block, or "module:NAME" for what that module gives
-
-
-@dataclass(eq=False)
-class Trace:
-    """What one instrumented pass recorded, and only what was asked for."""
-
-    needs: frozenset[str]
-    aim: Aim
-    logits: Tensor  # (batch, class)
-    value: Tensor  # (batch,)
-    attention: list[Record] = field(default_factory=list)
-    states: dict[At, dict[str, Tensor]] = field(default_factory=dict)  # at -> stream -> (batch, token, width)
-    gradients: dict[At, dict[str, Tensor]] = field(default_factory=dict)
-    deciding: dict[str, Tensor] = field(default_factory=dict)  # stream -> (batch, token) bool: what the output reads
 
 
 class Subject:
@@ -222,7 +220,7 @@ class Subject:
         """The decision logits, without gradients, also with other word embeddings by stream: (batch, class)."""
         with lent(self.model), torch.no_grad():
             roots = self.anatomy(batch).roots if words else {}
-            change = {roots[stream]: functools.partial(_replaced, state) for stream, state in (words or {}).items()}
+            change = {roots[stream]: functools.partial(replaced, state) for stream, state in (words or {}).items()}
             return self._forward(batch, {}, change)[0]
 
     def trace(
@@ -311,7 +309,7 @@ class Subject:
         """The states at a site when these word embeddings go in, by stream."""
         with lent(self.model), torch.no_grad():
             roots, sites = self.anatomy(batch).roots, self.sites(batch, at)
-            change = {roots[stream]: functools.partial(_replaced, state) for stream, state in words.items()}
+            change = {roots[stream]: functools.partial(replaced, state) for stream, state in words.items()}
             _, seen = self._forward(batch, set(sites.values()), change)
         return {stream: site.turned(seen[site]) for stream, site in sites.items()}
 
@@ -321,7 +319,7 @@ class Subject:
         scores = first.new_zeros(len(batch), batch.mask.shape[1])
         for stream, values in by_stream.items():
             if values.ndim == 3:
-                values = _patches(values, batch, stream)
+                values = patches(values, batch, stream)
             scores[:, batch.span(stream)] = values
         return scores.masked_fill(~batch.mask.to(scores.device), 0.0)
 
@@ -375,7 +373,7 @@ class Subject:
             if not calls:
                 raise ValueError(f"the module {name!r} of {self.name} does not run on this input; choose one that does")
             self._outputs[kind] = {
-                str(call.number): _output_site(name, call.number, call.output, probe) for call in calls
+                str(call.number): output_site(name, call.number, call.output, probe) for call in calls
             }
         return self._outputs[kind]
 
@@ -389,7 +387,7 @@ class Subject:
             probe = self.batch([distinct(batch.inputs[0])])
             roots = set(found.roots.values())
             cut_off = {blocks[0] for blocks in found.blocks.values()} - roots
-            changes = dict.fromkeys(roots, _leaf) | dict.fromkeys(cut_off, Tensor.detach)
+            changes = dict.fromkeys(roots, as_leaf) | dict.fromkeys(cut_off, Tensor.detach)
             with lent(self.model), torch.enable_grad():
                 logits, seen = self._forward(probe, roots, changes)
                 leaves = [seen[site] for site in roots]
@@ -414,10 +412,10 @@ class Subject:
         plain = not change and edit is None  # rules leave every value as it is
         if not plain and not aim.fixed:
             self.trace(batch, aim, ())  # a target left open is what the plain inputs predict
-        gradients = [_at(need) for need in sorted(needs) if need.startswith("gradient:") and need != "gradient:*"]
-        states = [*gradients, *(_at(need) for need in sorted(needs) if need.startswith("state:"))]
-        backward = bool(gradients) or not needs.isdisjoint(_OF_ATTENTION)
-        asked = bool(needs & {"attention", "scores", "values", "deciding", *_OF_ATTENTION})
+        gradients = [at_of(need) for need in sorted(needs) if need.startswith("gradient:") and need != "gradient:*"]
+        states = [*gradients, *(at_of(need) for need in sorted(needs) if need.startswith("state:"))]
+        backward = bool(gradients) or not needs.isdisjoint(OF_ATTENTION)
+        asked = bool(needs & {"attention", "scores", "values", "deciding", *OF_ATTENTION})
         attention = edit is not None or asked or (rules is not None and rules.eager)
         with lent(self.model), self._path(attention, rules):
             sites = {at: self.sites(batch, at) for at in dict.fromkeys(states)}
@@ -425,19 +423,19 @@ class Subject:
             found = self.anatomy(batch) if backward or attention else None
             changes: dict[Site, Callable[[Tensor], Tensor]] = {}
             if found and backward:
-                changes |= dict.fromkeys(found.roots.values(), _leaf)
+                changes |= dict.fromkeys(found.roots.values(), as_leaf)
             for at, by_stream in change.items():
                 for stream, state in by_stream.items():
-                    changes[sites[at][stream]] = functools.partial(_replaced, state, leaf=True)
+                    changes[sites[at][stream]] = functools.partial(replaced, state, leaf=True)
             if rules is not None:
                 edit = edit or rules.edit
             if rules is not None and type(rules).state is not Rules.state:
                 for at, by_site in sites.items():
                     for stream, site in by_site.items():
-                        changes[site] = _after(changes.get(site), functools.partial(rules.state, at, stream))
+                        changes[site] = after(changes.get(site), functools.partial(rules.state, at, stream))
             versions: dict[Site, int] = {}
             for site in (site for at in sites if str(at).startswith("module:") for site in sites[at].values()):
-                changes[site] = _after(changes.get(site), functools.partial(_noted, versions, site))
+                changes[site] = after(changes.get(site), functools.partial(noted, versions, site))
             ends = set(found.deciding.values()) if found and "deciding" in needs else set()
             tap = Tap(
                 self.model,
@@ -476,7 +474,7 @@ class Subject:
             if found and "deciding" in needs:
                 trace.deciding = self._deciding(tap.records, logits, found)
             if backward:
-                _differentiate(trace, value, gradients, sites, seen)
+                differentiate(trace, value, gradients, sites, seen)
             trace.states = {at: {n: s.turned(seen[s]).detach() for n, s in sites[at].items()} for at in sites}
             for record in trace.attention:
                 record.parts = [part.detach() for part in record.parts]
@@ -512,7 +510,7 @@ class Subject:
         if self.generates:
             arguments["use_cache"] = False
         saved = settings(self.model) if self._restless is None else [(own, {k: own[k]}) for own, k in self._restless]
-        order = _InOrder()
+        order = InOrder()
         try:
             with contextlib.nullcontext() if self._shuffles is False else order:
                 outputs = self.model(*first, **arguments)
@@ -524,7 +522,7 @@ class Subject:
 
     def _decision(self, outputs: Any, batch: Batch) -> Tensor:
         """The logits the model decides by: (batch, class); for generated text those at the last position."""
-        logits = self._output(outputs) if self._output is not None else _logits(outputs)
+        logits = self._output(outputs) if self._output is not None else logits_of(outputs)
         if not isinstance(logits, Tensor):
             raise ValueError(
                 f"no logits were found in the output of {type(self.model).__name__}, a {type(outputs).__name__}; "
@@ -620,111 +618,6 @@ class Subject:
                 if bool(gap <= tolerance * alone.abs().max().clamp(min=1e-6)):
                     return side
         return None
-
-
-class _InOrder(TorchFunctionMode):
-    """A model that shuffles all its patches (ViLT) keeps their order: sums stay the same, and features have a place."""
-
-    used = False
-
-    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func is torch.multinomial and out.shape == args[0].shape:
-            places = torch.arange(out.shape[-1], device=out.device).expand_as(out)
-            if torch.equal(out.sort(-1).values, places):
-                self.used = True
-                return places
-        return out
-
-
-def _logits(outputs: Any) -> Any:
-    if isinstance(outputs, Tensor):
-        return outputs
-    pairs = getattr(outputs, "logits_per_image", None)
-    if pairs is not None:
-        return pairs.diagonal()[:, None]
-    for name in ("logits", "question_answering_score", "prediction_logits"):
-        if getattr(outputs, name, None) is not None:
-            return getattr(outputs, name)
-    return outputs[0] if isinstance(outputs, (tuple, list)) and outputs else None
-
-
-def _replaced(new: Tensor, old: Tensor, leaf: bool = False) -> Tensor:
-    return _leaf(new.to(old.dtype)) if leaf else new.to(old.dtype)
-
-
-def _after(first: Callable[[Tensor], Tensor] | None, then: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    return then if first is None else lambda tensor: then(first(tensor))
-
-
-def _noted(versions: dict[Site, int], site: Site, tensor: Tensor) -> Tensor:
-    versions[site] = tensor._version
-    return tensor
-
-
-def _leaf(tensor: Tensor) -> Tensor:
-    return tensor.detach().requires_grad_()
-
-
-def _output_site(name: str, call: int, output: Any, batch: Batch) -> Site:
-    """Where a call of a module gives its first tensor, which has a row for every example of the batch."""
-    several: Any = (
-        output.items() if isinstance(output, dict) else enumerate(output if isinstance(output, tuple) else ())
-    )
-    for key, tensor in [(-1, output)] if isinstance(output, Tensor) else several:
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            continue
-        streams = {length: stream for stream, length in batch.lengths.items()}
-        by_token = tensor.ndim == 3
-        tokens_first = by_token and tensor.shape[1] == len(batch) and tensor.shape[0] in streams
-        if tokens_first or tensor.shape[:1] == (len(batch),):
-            stream = streams.get(tensor.shape[0 if tokens_first else 1], "") if by_token else ""
-            return Site(stream, "output", name, call, key, tokens_first)
-    raise ValueError(f"the module {name!r} gives no tensor with a row for every example; choose one that does")
-
-
-def _at(need: str) -> At:
-    name = need.split(":", 1)[1]
-    return int(name) if name.lstrip("-").isdigit() else name
-
-
-def _differentiate(
-    trace: Trace, value: Tensor, ats: list[At], sites: dict[At, dict[str, Site]], seen: dict[Site, Tensor]
-) -> None:
-    """One backward pass: gradients at the sites and, if asked, of all attention weights and heads, into the trace."""
-    weighed, mixed = ([r for r in trace.attention if need in trace.needs] for need in _OF_ATTENTION)
-    places = [(at, stream, seen[site]) for at in ats for stream, site in sites[at].items()]
-    wanted = [tensor for _, _, tensor in places]
-    wanted += [part for record in weighed for part in record.parts]
-    wanted += [out for record in mixed for out, _ in record.outputs]
-    if not value.requires_grad:
-        raise ValueError("the target does not depend on the inputs in a way that can be differentiated")
-    used = [t for t in wanted if t.requires_grad]
-    by_id = dict(zip(map(id, used), torch.autograd.grad(value.sum(), used, allow_unused=True), strict=True))
-    grads = [torch.zeros_like(t) if by_id.get(id(t)) is None else by_id[id(t)] for t in wanted]
-    for (at, stream, _), grad in zip(places, grads, strict=False):
-        trace.gradients.setdefault(at, {})[stream] = sites[at][stream].turned(grad)
-    rest = iter(grads[len(places) :])
-    for record in weighed:
-        record.gradient_parts = [next(rest) for _ in record.parts]
-    for record in mixed:
-        record.mixed = [(align(out.detach()), align(next(rest))) for out, align in record.outputs]
-
-
-def _patches(pixels: Tensor, batch: Batch, stream: str) -> Tensor:
-    """(batch, height, width) summed into the patches: (batch, token of the image stream)."""
-    item = batch.inputs[0]
-    if item.grid is None:
-        raise ValueError("pixels can only be summed to patches where the input has a grid of patches")
-    rows, columns = item.grid
-    down = (torch.arange(pixels.shape[1]) // max(1, pixels.shape[1] // rows)).clamp(max=rows - 1)
-    across = (torch.arange(pixels.shape[2]) // max(1, pixels.shape[2] // columns)).clamp(max=columns - 1)
-    index = (down[:, None] * columns + across).reshape(-1).to(pixels.device)
-    sums = pixels.new_zeros(len(pixels), rows * columns).index_add_(1, index, pixels.flatten(1))
-    special = torch.tensor([sp for sp, st in zip(item.special, item.streams, strict=True) if st == stream])
-    out = pixels.new_zeros(len(pixels), len(special))
-    out[:, ~special.to(pixels.device)] = sums
-    return out
 
 
 def _counts_from_padding(name: str, module: nn.Module) -> bool:

@@ -18,8 +18,9 @@ from whence.attention import Record
 from whence.batching import Batch
 from whence.lean import Fold
 from whence.registry import Explained, method
-from whence.subject import Subject, Trace
+from whence.subject import Subject
 from whence.targets import Aim
+from whence.tracing import Trace
 
 Heads = Literal["mean", "max", "min", "sum"] | int | list[int]
 Read = Literal["row", "received", "received_sum", "received_max", "column"]

@@ -17,8 +17,9 @@ from whence.batching import Batch
 from whence.components import Layers, Sources, Split
 from whence.methods.attention import Read, finished, readers
 from whence.registry import Explained, method
-from whence.subject import Subject, Trace
+from whence.subject import Subject
 from whence.targets import Aim
+from whence.tracing import Trace
 
 TASKS = ("text-classification", "image-classification", "causal-lm", "module")
 _MOST_BYTES = 2**28  # of parts at a time

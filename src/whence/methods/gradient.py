@@ -16,8 +16,9 @@ from whence.batching import Batch, ids_of
 from whence.encoding import mask_ids
 from whence.registry import Explained, method
 from whence.rules import Softened
-from whence.subject import Subject, Trace
+from whence.subject import Subject
 from whence.targets import Aim
+from whence.tracing import Trace
 
 At = Literal["embeddings", "word", "pixels"] | int
 Reduce = Literal["l2", "l1", "sum"]

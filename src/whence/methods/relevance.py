@@ -16,8 +16,9 @@ from whence.methods.attention import finished, readers, steps
 from whence.methods.gradient import At, placed, wide, width_axis
 from whence.registry import Explained, method
 from whence.rules import Conserving, Positive
-from whence.subject import Subject, Trace
+from whence.subject import Subject
 from whence.targets import Aim
+from whence.tracing import Trace
 
 
 @method(family="relevance", paper="arXiv:2202.07304")

@@ -18,8 +18,9 @@ from whence.batching import Batch
 from whence.hooks import eager, lent
 from whence.methods.attention import Read, finished, readers, steps
 from whence.registry import method
-from whence.subject import Subject, Trace
+from whence.subject import Subject
 from whence.targets import Aim
+from whence.tracing import Trace
 
 TOKENS = 2048  # of all copies of a batch that go through a layer at once
 

@@ -26,8 +26,8 @@ import torch
 from rich.console import Console
 
 import whence
-from whence.data import read
-from whence.intervals import sign_flips
+from whence.core.statistics import sign_flips
+from whence.measure.datasets import read
 from whence.zoo.example import Example
 
 PAPER = (  # attention and rollout are read as sums of columns there, and at the deciding token elsewhere

@@ -23,7 +23,7 @@ from rich.table import Table
 from transformers import BertConfig, BertForSequenceClassification
 
 import whence
-from whence.types import Input
+from whence.core.results import Input
 
 
 class Race(NamedTuple):

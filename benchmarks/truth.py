@@ -1,60 +1,15 @@
 """Which methods find the features that were planted? `python benchmarks/truth.py --examples 24` prints the table.
 
-For every model of the zoo whose deciding features are known, every method that applies explains the same examples.
-Scores are taken by their size; special tokens, and the query that ends a prompt of `recall`, are left out. Words and
-regions of `shapes` are judged apart, as are the rows of generated text, and averaged.
+For every model of the zoo whose deciding features are known, every method that applies explains the same examples;
+`whence.testing.planted_truth` says how they are judged.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-import time
-from collections.abc import Iterator
-
-import numpy as np
 
 import whence
-from whence.metrics.plausibility import average_precision, top_recall
-from whence.zoo.example import Example
-
-MODELS = ("planted", "recall", "dates", "shapes")
-
-
-def judged(found: whence.Attribution, example: Example, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Scores and truth of each row and stream in which something decides."""
-    scores, truth = np.atleast_2d(np.abs(found.scores)), np.atleast_2d(example.truth)
-    seen = np.atleast_2d(found.visible) if found.visible is not None else np.ones_like(truth)
-    streams = np.array(found.input.streams)
-    for row in range(len(truth)):
-        for stream in dict.fromkeys(streams):
-            chosen = (streams == stream) & ~np.asarray(found.special) & seen[row]
-            if name == "recall":
-                chosen[-1] = False
-            if truth[row, chosen].any():
-                yield scores[row, chosen], truth[row, chosen]
-
-
-loaded = functools.cache(whence.load)
-
-
-def measured(name: str, method: str, count: int, seed: int) -> tuple[float, float, float] | None:
-    """Mean average precision, mean top-k recall and seconds per example; None where the method does not apply."""
-    subject, examples = loaded(name), whence.zoo.examples(name, count, seed)
-    start = time.perf_counter()
-    try:
-        found = whence.explain(subject, [example.input for example in examples], method=method)
-    except ValueError as error:
-        if "works on" in str(error) or "; " in str(error):
-            return None
-        raise
-    seconds = (time.perf_counter() - start) / count
-    pairs = [pair for a, e in zip(found, examples, strict=True) for pair in judged(a, e, name)]
-    return (
-        float(np.mean([average_precision(*pair) for pair in pairs])),
-        float(np.mean([top_recall(*pair) for pair in pairs])),
-        seconds,
-    )
+from whence.testing.planted_truth import MODELS, measured
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich import print as show
 
 import whence
-from whence import plots
+from whence import views
 
 SENTENCE = "I cannot wait for next time"
 METHODS = ["integrated_gradients", "leave_one_out", "gae", "attention", "random"]
@@ -27,7 +27,7 @@ def main() -> None:
 
     page = Path("out/demo.html")
     page.parent.mkdir(exist_ok=True)
-    page.write_text(plots.html(compared, digit), encoding="utf-8")
+    page.write_text(views.html(compared, digit), encoding="utf-8")
     print(f"\nThe same as a page: {page.resolve()}")
 
 

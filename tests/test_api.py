@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 import whence
 from families import LABELS, TEXTS, family, fresh, plain_inputs, plain_logits
-from whence import registry
-from whence.subject import Subject
-from whence.types import Attribution, Target
+from whence.core import registry
+from whence.core.results import Attribution, Target
+from whence.model.subject import Subject
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -348,7 +348,9 @@ def test_a_function_is_a_target() -> None:
     a = whence.explain(subject("bert"), TEXTS[0], "gradient_x_input", difference)
     assert isinstance(a.target, Target) and (a.target.kind, str(a.target)) == ("function", "difference")
     close(a.scores, scores_of("contrast(0, 2)"))
-    assert a.output == pytest.approx(whence.explain(subject("bert"), TEXTS[0], target="contrast(0, 2)").output)
+    # the default method runs on the eager path and gradient_x_input on the fused one, which round differently
+    usual = whence.explain(subject("bert"), TEXTS[0], target="contrast(0, 2)")
+    assert a.output == pytest.approx(usual.output, rel=1e-4)
 
 
 def test_a_list_of_targets_has_its_own_for_every_input() -> None:

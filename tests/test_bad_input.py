@@ -17,9 +17,9 @@ from torch import Tensor
 
 import whence
 from families import LABELS, TEXTS, family, fresh
-from whence import registry
-from whence.hooks import difference, fingerprint
-from whence.subject import Subject
+from whence.core import registry
+from whence.model.loan import difference, fingerprint
+from whence.model.subject import Subject
 
 LONG = "a " * 100  # the tiny models take 64 tokens
 RED = (200, 30, 40)

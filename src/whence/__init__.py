@@ -9,31 +9,31 @@ __version__ = "0.1.0"
 
 # public name -> module; resolved on first use, so that `import whence` loads neither torch nor transformers
 _PUBLIC = {
-    "load": "loading",
-    "wrap": "loading",
-    "Subject": "subject",
+    "load": "model.loading",
+    "wrap": "model.loading",
+    "Subject": "model.subject",
     "explain": "api",
     "compare": "api",
     "attention_maps": "api",
     "conservation": "api",
     "score": "api",
-    "evaluate": "scoreboard",
-    "arbitrate": "arbitration",
+    "evaluate": "measure.evaluation",
+    "arbitrate": "measure.arbitration",
     "list_methods": "api",
     "list_metrics": "api",
     "list_models": "api",
-    "method": "registry",
-    "metric": "registry",
-    "Explained": "registry",
-    "Arbitration": "boards",
-    "AttentionMaps": "types",
-    "Attribution": "types",
-    "Comparison": "types",
-    "Conservation": "types",
-    "Input": "types",
-    "Score": "boards",
-    "Scoreboard": "boards",
-    "Target": "types",
+    "method": "core.registry",
+    "metric": "core.registry",
+    "Explained": "core.registry",
+    "Arbitration": "core.scoreboards",
+    "AttentionMaps": "core.results",
+    "Attribution": "core.results",
+    "Comparison": "core.results",
+    "Conservation": "core.results",
+    "Input": "core.results",
+    "Score": "core.scoreboards",
+    "Scoreboard": "core.scoreboards",
+    "Target": "core.results",
 }
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
         list_models,
         score,
     )
-    from whence.arbitration import arbitrate
-    from whence.boards import Arbitration, Score, Scoreboard
-    from whence.loading import load, wrap
-    from whence.registry import Explained, method, metric
-    from whence.scoreboard import evaluate
-    from whence.subject import Subject
-    from whence.types import AttentionMaps, Attribution, Comparison, Conservation, Input, Target
+    from whence.core.registry import Explained, method, metric
+    from whence.core.results import AttentionMaps, Attribution, Comparison, Conservation, Input, Target
+    from whence.core.scoreboards import Arbitration, Score, Scoreboard
+    from whence.measure.arbitration import arbitrate
+    from whence.measure.evaluation import evaluate
+    from whence.model.loading import load, wrap
+    from whence.model.subject import Subject
 
 __all__ = [
     "Arbitration",

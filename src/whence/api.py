@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from whence import registry, zoo
-from whence.batching import cut, shown
-from whence.boards import Score
-from whence.hooks import lent
-from whence.ledger import balance
-from whence.registry import Explained, Record
-from whence.subject import Subject
-from whence.types import AttentionMaps, Attribution, Comparison, Conservation, Input, Target
+from whence import zoo
+from whence.core import registry
+from whence.core.registry import Explained, Record
+from whence.core.results import AttentionMaps, Attribution, Comparison, Conservation, Input, Target
+from whence.core.scoreboards import Score
+from whence.model.batching import cut, shown
+from whence.model.loan import lent
+from whence.model.subject import Subject
+from whence.propagation.relevance_balance import balance
 
 DEFAULT_METHOD = "attention_x_gradient"  # docs/faithfulness.md says why
 PICTURE_METHOD = "gae"  # the default where there is nothing but a picture
@@ -95,8 +96,8 @@ def score(
     characters, one mark per score, word or pixel, or the file of a mask. Every row of generated text counts as an
     example. Values that are not defined are left out of the mean.
     """
-    from whence.intervals import bootstrap
-    from whence.metrics.running import Runner, cases, check_model, fitted, hidden_by
+    from whence.core.statistics import bootstrap
+    from whence.measure.cases import Runner, cases, check_model, fitted, hidden_by
 
     _check_call(subject, seed, None)
     record, options = registry.resolve("metric", metric, options)

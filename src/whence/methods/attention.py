@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whence.attention import Record
-from whence.batching import Batch
-from whence.lean import Fold
-from whence.registry import Explained, method
-from whence.subject import Subject
-from whence.targets import Aim
-from whence.tracing import Trace
+from whence.core.registry import Explained, method
+from whence.model.batching import Batch
+from whence.model.passes import Trace
+from whence.model.subject import Subject
+from whence.model.tap import Record
+from whence.model.targets import Aim
+from whence.propagation.long_inputs import Fold
 
 Heads = Literal["mean", "max", "min", "sum"] | int | list[int]
 Read = Literal["row", "received", "received_sum", "received_max", "column"]

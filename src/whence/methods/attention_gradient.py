@@ -8,13 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from whence.attention import Record
-from whence.batching import Batch
-from whence.lean import Fold
+from whence.core.registry import Explained, method
 from whence.methods.attention import folded, reading, real, steps
-from whence.registry import Explained, method
-from whence.subject import Subject
-from whence.targets import Aim
+from whence.model.batching import Batch
+from whence.model.subject import Subject
+from whence.model.tap import Record
+from whence.model.targets import Aim
+from whence.propagation.long_inputs import Fold
 
 
 @method(family="attention x gradient", signed=False, needs=("attention_gradient", "deciding"), paper="arXiv:2204.11073")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whence.batching import Batch
-from whence.registry import method
-from whence.subject import Subject
-from whence.targets import Aim
+from whence.core.registry import method
+from whence.model.batching import Batch
+from whence.model.subject import Subject
+from whence.model.targets import Aim
 
 
 @method(family="baseline", signed=False)

@@ -13,13 +13,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from whence.batching import Batch
-from whence.components import Layers, Sources, Split
+from whence.core.registry import Explained, method
 from whence.methods.attention import Read, finished, readers
-from whence.registry import Explained, method
-from whence.subject import Subject
-from whence.targets import Aim
-from whence.tracing import Trace
+from whence.model.batching import Batch
+from whence.model.passes import Trace
+from whence.model.subject import Subject
+from whence.model.targets import Aim
+from whence.propagation.parts import Layers, Sources, Split
 
 TASKS = ("text-classification", "image-classification", "causal-lm", "module")
 _MOST_BYTES = 2**28  # of parts at a time

@@ -12,13 +12,13 @@ import torch
 from scipy.special import roots_legendre
 from torch import Tensor
 
-from whence.batching import Batch, ids_of
-from whence.encoding import mask_ids
-from whence.registry import Explained, method
-from whence.rules import Softened
-from whence.subject import Subject
-from whence.targets import Aim
-from whence.tracing import Trace
+from whence.core.registry import Explained, method
+from whence.model.batching import Batch, ids_of
+from whence.model.encoding import mask_ids
+from whence.model.passes import Trace
+from whence.model.subject import Subject
+from whence.model.targets import Aim
+from whence.propagation.backward_rules import Softened
 
 At = Literal["embeddings", "word", "pixels"] | int
 Reduce = Literal["l2", "l1", "sum"]

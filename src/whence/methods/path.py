@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whence.batching import Batch
+from whence.core.registry import Explained, method
 from whence.methods.gradient import (
     At,
     Baseline,
@@ -24,9 +24,9 @@ from whence.methods.gradient import (
     wide,
     width_axis,
 )
-from whence.registry import Explained, method
-from whence.subject import Subject
-from whence.targets import Aim
+from whence.model.batching import Batch
+from whence.model.subject import Subject
+from whence.model.targets import Aim
 
 Path = Callable[[Tensor, Tensor, float], Tensor]
 

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whence.batching import Batch
-from whence.masking import Unit, Way, expanded, grid_of, masked_values, shared, units, ways
-from whence.registry import Explained, method
-from whence.subject import Subject
-from whence.targets import Aim
-from whence.types import Input
+from whence.core.registry import Explained, method
+from whence.core.results import Input
+from whence.model.batching import Batch
+from whence.model.masked_inputs import Unit, Way, expanded, grid_of, masked_values, shared, units, ways
+from whence.model.subject import Subject
+from whence.model.targets import Aim
 
 
 @method(family="perturbation", paper="arXiv:1612.08220")

@@ -11,14 +11,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from whence.batching import Batch
+from whence.core.registry import Explained, method
 from whence.methods.attention import finished, readers, steps
 from whence.methods.gradient import At, placed, wide, width_axis
-from whence.registry import Explained, method
-from whence.rules import Conserving, Positive
-from whence.subject import Subject
-from whence.targets import Aim
-from whence.tracing import Trace
+from whence.model.batching import Batch
+from whence.model.passes import Trace
+from whence.model.subject import Subject
+from whence.model.targets import Aim
+from whence.propagation.backward_rules import Conserving, Positive
 
 
 @method(family="relevance", paper="arXiv:2202.07304")

@@ -9,14 +9,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from whence.batching import Batch
-from whence.exchange import shap_package
-from whence.masking import Unit, Way, expanded, grid_of, hiding, shared, units, values, ways
+from whence.core.registry import Explained, method
+from whence.core.results import Input
+from whence.core.shap_export import shap_package
 from whence.methods.perturbation import placed
-from whence.registry import Explained, method
-from whence.subject import Subject
-from whence.targets import Aim
-from whence.types import Input
+from whence.model.batching import Batch
+from whence.model.masked_inputs import Unit, Way, expanded, grid_of, hiding, shared, units, values, ways
+from whence.model.subject import Subject
+from whence.model.targets import Aim
 
 MAX_EXACT = 14  # players: 2^14 evaluations
 Game = Callable[[np.ndarray], np.ndarray]  # coalitions (coalition, player) to values (coalition,)

@@ -13,14 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.attention import Edit, Record, Tap
-from whence.batching import Batch
-from whence.hooks import eager, lent
+from whence.core.registry import method
 from whence.methods.attention import Read, finished, readers, steps
-from whence.registry import method
-from whence.subject import Subject
-from whence.targets import Aim
-from whence.tracing import Trace
+from whence.model.batching import Batch
+from whence.model.loan import eager, lent
+from whence.model.passes import Trace
+from whence.model.subject import Subject
+from whence.model.tap import Edit, Record, Tap
+from whence.model.targets import Aim
 
 TOKENS = 2048  # of all copies of a batch that go through a layer at once
 

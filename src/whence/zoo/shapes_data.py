@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image, ImageDraw
 
-from whence import encoding, pictures
+from whence.core import pictures
+from whence.model import encoding
 from whence.zoo.example import Example
 
 COLOURS = {

@@ -1,0 +1,225 @@
+"""What measuring comes to: Score, Scoreboard, Arbitration. Numpy only; no model, no torch."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from whence.core.results import Attribution
+from whence.core.storage import Result, Storable, floats, read_only
+
+
+@dataclass(frozen=True, eq=False)
+class Score(Storable):
+    """A metric's result."""
+
+    metric: str  # the spec: name and options
+    value: float
+    better: str  # "higher" or "lower"
+    values: np.ndarray | None = None  # (example,)
+    interval: tuple[float, float] | None = None  # of the value, lower and upper end
+    hidden: str = ""  # what stands in place of features that the metric hides
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.better not in ("higher", "lower"):
+            raise ValueError(f"better must be 'higher' or 'lower', got {self.better!r}")
+        self._set("value", float(self.value))
+        if self.values is not None:
+            self._set("values", read_only(floats("values", self.values)))
+
+    def __str__(self) -> str:
+        interval = "" if self.interval is None else f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]"
+        examples = ""
+        if self.values is not None:
+            known = int((~np.isnan(self.values)).sum())
+            count = f"{known} of {self.values.size}" if known < self.values.size else str(known)
+            examples = f", {count} example{'s' * (self.values.size != 1)}"
+        hidden = self.hidden and f", hidden by {self.hidden}"
+        return f"{self.metric} = {self.value:.4g}{interval} ({self.better} is better{examples}{hidden})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scoreboard(Result):
+    """Methods by metrics over a data set."""
+
+    methods: tuple[str, ...]  # specs
+    metrics: tuple[str, ...]
+    better: tuple[str, ...]  # of each metric: "higher" or "lower"
+    values: np.ndarray  # (method, metric, example); NaN where a metric is not defined
+    seconds: np.ndarray  # (method, example): what an explanation took
+    model: str = ""
+    seed: int = 0
+    hidden: tuple[str, ...] = ()  # by what each metric hides features; "" where it hides none
+    curves: np.ndarray | None = None  # (method, metric, share of features from 0 to 1), NaN where there is none
+    notes: tuple[str, ...] = ()  # what was explained, and what was done to the inputs
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("hidden", tuple(self.hidden) or ("",) * len(self.metrics))
+        self._set("curves", None if self.curves is None else read_only(np.array(self.curves, float)))
+        self._set("values", read_only(np.array(self.values, float)))
+        self._set("seconds", read_only(np.array(self.seconds, float)))
+
+    def __repr__(self) -> str:
+        return f"Scoreboard({self.model}: {' x '.join(map(str, self.values.shape))} methods x metrics x examples)"
+
+    def score(self, method: str, metric: str) -> Score:
+        """The mean of one metric of one method, with its interval and all values."""
+        from whence.core.statistics import bootstrap
+
+        m = _place(self.metrics, metric, "metric")
+        own = self.values[_place(self.methods, method, "method"), m]
+        mean, interval = bootstrap(own, self.seed)
+        return Score(self.metrics[m], mean, self.better[m], own, interval, self.hidden[m])
+
+    def best(self, metric: str) -> str:
+        """The method with the best mean, on examples where the metric is defined for all that it is ever defined for.
+
+        The first one if it is defined for none.
+        """
+        m = _place(self.metrics, metric, "metric")
+        return self.methods[int(worth(comparable_means(self.values[:, m]), self.better[m]).argmax())]
+
+    def p_value(self, method: str, metric: str) -> float:
+        """How likely a difference to the best method at least as large is by chance: a paired sign-flip test."""
+        from whence.core.statistics import sign_flips
+
+        m = _place(self.metrics, metric, "metric")
+        best, own = (self.values[_place(self.methods, name, "method"), m] for name in (self.best(metric), method))
+        return sign_flips(best - own, self.seed)
+
+    def curve(self, method: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        """Shares of the features and the mean of what was watched there; both empty for a metric without a curve."""
+        if self.curves is None:
+            return np.empty(0), np.empty(0)
+        values = self.curves[_place(self.methods, method, "method"), _place(self.metrics, metric, "metric")]
+        known = ~np.isnan(values)
+        return np.linspace(0, 1, len(values))[known], values[known]
+
+    def __str__(self) -> str:
+        from whence import views
+        from whence.views import board
+
+        return views.uncoloured(board.table(self), views.WIDTH)
+
+    def __rich__(self) -> Any:
+        from whence.views import board
+
+        return board.table(self)
+
+    def to_html(self) -> str:
+        """A self-contained page: the table, and for every metric bars with intervals, and its curves."""
+        from whence import views
+        from whence.views import board
+
+        return views.page(board.html(self))
+
+    def to_csv(self) -> str:
+        """One line per method and metric: mean, interval, p against the best, examples, seconds per example."""
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(["method", "metric", "better", "hidden", "mean", "low", "high", "p", "examples", "seconds"])
+        for method in self.methods:
+            for metric in self.metrics:
+                s = self.score(method, metric)
+                low, high = s.interval or (float("nan"), float("nan"))
+                count = int((~np.isnan(self.values[self.methods.index(method), self.metrics.index(metric)])).sum())
+                seconds = self.seconds[self.methods.index(method)].mean()
+                numbers = [s.value, low, high, self.p_value(method, metric)]
+                words = [method, metric, s.better, s.hidden]
+                lines.writerow([*words, *(f"{n:.6g}" for n in numbers), count, f"{seconds:.4g}"])
+        return text.getvalue()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Arbitration(Result):
+    """Which of many explanations the model bears out best, and how the choice does by a metric that did not choose."""
+
+    by: str  # "instance", "label" or "set"
+    metric: str  # what chose
+    better: str  # "higher" or "lower"
+    candidates: tuple[str, ...]  # specs
+    values: np.ndarray  # (candidate, example, label) of the metric that chose, on the examples that it chose by
+    chosen: np.ndarray  # (example, label): numbers of candidates, on the examples of the board
+    explanations: tuple[Attribution, ...]  # those chosen, label by label of one example after the other
+    board: Scoreboard  # the choice, and single candidates, by the metric that chose and by those that did not
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("values", read_only(np.array(self.values, float)))
+        self._set("chosen", read_only(np.array(self.chosen, int)))
+
+    def __repr__(self) -> str:
+        return f"Arbitration(by {self.by}: {len(self.candidates)} candidates, {len(self.chosen)} examples: {self.spec})"
+
+    @property
+    def spec(self) -> str:
+        """The candidate with the best mean: one method for all, to be used on other examples."""
+        return self.ranking()[0][0]
+
+    def ranking(self, example: int | None = None) -> list[tuple[str, float]]:
+        """The candidates with their mean value, over the examples that chose or of one, best first.
+
+        As in `Scoreboard.best`, over those for which the metric is defined for all candidates.
+        """
+        values = self.values if example is None else self.values[:, [example]]
+        means = comparable_means(values.reshape(len(values), -1))
+        order = np.argsort(-worth(means, self.better), kind="stable")
+        return [(self.candidates[i], float(means[i])) for i in order]
+
+    def __str__(self) -> str:
+        from whence import views
+        from whence.views import board
+
+        return views.uncoloured(board.arbitration(self), views.WIDTH)
+
+    def __rich__(self) -> Any:
+        from whence.views import board
+
+        return board.arbitration(self)
+
+    def to_html(self) -> str:
+        """A self-contained page: what was chosen, the explanation of a single input, and the board."""
+        from whence import views
+        from whence.views import board
+
+        return views.page(board.arbitration_html(self))
+
+
+def _place(names: tuple[str, ...], wanted: str, kind: Literal["method", "metric"]) -> int:
+    """Where a spec stands, however it is spelled."""
+    from whence.core import registry
+
+    if wanted in names:
+        return names.index(wanted)
+    try:
+        record, options = registry.resolve(kind, wanted)
+        return names.index(record.spec(options))
+    except ValueError:
+        raise ValueError(f"the board has no {kind} {wanted!r}; {registry.suggest(wanted, names)}") from None
+
+
+def means_of(values: np.ndarray) -> np.ndarray:
+    """The mean of what is defined in each row; NaN where nothing is."""
+    known = ~np.isnan(values)
+    counts = known.sum(-1)
+    sums = np.where(known, values, 0.0).sum(-1)
+    return np.divide(sums, counts, out=np.full(counts.shape, np.nan), where=counts > 0)
+
+
+def comparable_means(values: np.ndarray) -> np.ndarray:
+    """The means of rows over columns that are defined in all rows but empty ones; of each over its own if none is."""
+    known = ~np.isnan(values)
+    shared = known[known.any(1)].all(0)
+    return means_of(values[:, shared] if shared.any() else values)
+
+
+def worth(values: np.ndarray, better: str) -> np.ndarray:
+    """Values so that the larger is the better, and what is not defined the worst."""
+    return np.nan_to_num(values if better == "higher" else -values, nan=-np.inf, neginf=-np.inf)

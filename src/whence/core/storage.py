@@ -1,0 +1,214 @@
+"""Results that compare, save and load themselves exactly. Numpy only; no model, no torch."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from dataclasses import fields
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+VERSION = 1  # of the file format; a file of another version is refused
+READABLE = 4096  # arrays up to this many entries are saved as lists, larger ones as base64
+
+R = TypeVar("R", bound="Storable")
+S = TypeVar("S", bound="Result")
+_known: dict[str, type[Storable]] = {}  # by class name, to read them back
+
+
+class Storable:
+    """A dataclass with exact equality that turns into JSON values and back."""
+
+    def __init_subclass__(cls) -> None:
+        _known[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        for item in fields(self):  # type: ignore[arg-type]
+            if "tuple[" in str(item.type) and isinstance(getattr(self, item.name), list):
+                self._set(item.name, tuple(getattr(self, item.name)))
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return self is other or all(
+            _equal(getattr(self, item.name), getattr(other, item.name))
+            for item in fields(self)  # type: ignore[arg-type]
+        )
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as values that JSON can hold."""
+        encoded: dict[str, Any] = {"$record": type(self).__name__}
+        for item in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, item.name)
+            if "tuple[" in str(item.type) and isinstance(value, tuple):
+                value = list(value)  # becomes a tuple again in __post_init__
+            encoded[item.name] = _encode(value, item.name)
+        return encoded
+
+    @classmethod
+    def from_dict(cls: type[R], data: dict[str, Any]) -> R:
+        """The record that `to_dict` wrote."""
+        record = _decode(data)
+        if not isinstance(record, cls):
+            raise ValueError(f"expected a dict written by {cls.__name__}.to_dict, got {type(record).__name__}")
+        return record
+
+
+class Result(Storable):
+    """A record with a file and views of its own."""
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write JSON from which `load` gives an equal result, every array exact."""
+        content = {"format": "whence", "version": VERSION, **self.to_dict()}
+        lines = (f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, allow_nan=False)}" for k, v in content.items())
+        Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls: type[S], path: str | PathLike[str]) -> S:
+        """Read what `save` wrote; needs no model and no torch."""
+        expected = f"expected a file written by {cls.__name__}.save, but {str(path)!r}"
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (ValueError, RecursionError):
+            raise ValueError(f"{expected} is not JSON") from None
+        if not isinstance(content, dict) or content.get("format") != "whence":
+            raise ValueError(f"{expected} is other JSON")
+        if content.get("$record") != cls.__name__:
+            raise ValueError(f"{expected} holds a {content.get('$record')}; load it with that class")
+        if content.get("version") != VERSION:
+            raise ValueError(f"{expected} has format version {content.get('version')}, this whence reads {VERSION}")
+        try:
+            return cls.from_dict(content)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{expected} is damaged ({error}); save it again") from None
+
+    def __str__(self: Any) -> str:
+        from whence import views
+
+        return views.plain(self)
+
+    def __rich__(self: Any) -> Any:
+        from whence import views
+
+        return views.coloured(self)
+
+    def to_html(self: Any) -> str:
+        """A self-contained page."""
+        from whence import views
+
+        return views.html(self)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+
+def floats(name: str, value: Any) -> np.ndarray:
+    array = np.array(value)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must hold numbers, got {array.dtype} from {type(value).__name__}")
+    return array if array.dtype.kind == "f" else array.astype(float)
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array.setflags(write=False)
+    return array
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Exact equality; arrays by dtype, shape and entries; NaN equals NaN."""
+    numeric = (np.ndarray, np.generic, float)
+    if isinstance(a, numeric) and isinstance(b, numeric):
+        a, b = np.asarray(a), np.asarray(b)
+        return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+    if isinstance(a, str) and isinstance(b, str):
+        return a == b
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return bool(a == b)
+
+
+def _encode(value: Any, where: str) -> Any:
+    """The value as JSON; what JSON cannot hold becomes a dict with one key that starts with $."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
+    if isinstance(value, str):
+        return value if _is_unicode(value) else {"$text": _to_base64(value.encode("utf-8", "surrogatepass"))}
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _encode_array(
+            np.asarray(value), where, shape=list(value.shape) if isinstance(value, np.ndarray) else None
+        )
+    if isinstance(value, list):
+        return [_encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, tuple):
+        return {"$tuple": _encode(list(value), where)}
+    if isinstance(value, dict):
+        if all(isinstance(key, str) and key[:1] != "$" and _is_unicode(key) for key in value):
+            return {key: _encode(item, f"{where}[{key!r}]") for key, item in value.items()}
+        return {"$dict": [[_encode(k, where), _encode(v, f"{where}[{k!r}]")] for k, v in value.items()]}
+    if isinstance(value, Storable):
+        return value.to_dict()
+    raise TypeError(f"{where} holds a {type(value).__name__}, which cannot be saved; use arrays and plain values")
+
+
+def _encode_array(array: np.ndarray, where: str, shape: list[int] | None) -> dict[str, Any]:
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if kind in "OV":
+        raise TypeError(f"{where} is an array of {array.dtype}, which cannot be saved; use numbers or strings")
+    encoded: dict[str, Any] = {"$array": array.dtype.str, "shape": shape}
+    if array.size <= READABLE and (kind in "biu" or (kind == "f" and size <= 8 and np.isfinite(array).all())):
+        return {**encoded, "list": array.ravel().tolist()}
+    return {**encoded, "base64": _to_base64(array.tobytes())}
+
+
+def _decode(value: Any) -> Any:
+    """The inverse of `_encode`."""
+    if isinstance(value, list):
+        return [_decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "$float" in value:
+        return float(value["$float"])
+    if "$text" in value:
+        return base64.b64decode(value["$text"]).decode("utf-8", "surrogatepass")
+    if "$tuple" in value:
+        return tuple(_decode(value["$tuple"]))
+    if "$dict" in value:
+        return {_decode(key): _decode(item) for key, item in value["$dict"]}
+    if "$array" in value:
+        return _decode_array(value)
+    if "$record" in value:
+        cls = _known[value["$record"]]
+        known = {item.name for item in fields(cls)} & value.keys()  # type: ignore[arg-type]
+        return cls(**{name: _decode(value[name]) for name in known})
+    return {key: _decode(item) for key, item in value.items()}
+
+
+def _decode_array(value: dict[str, Any]) -> Any:
+    dtype = np.dtype(value["$array"])
+    if "list" in value:
+        array = np.array(value["list"], dtype=dtype)
+    else:
+        array = np.frombuffer(base64.b64decode(value["base64"]), dtype=dtype).copy()
+    return array[0] if value["shape"] is None else array.reshape(value["shape"])  # without a shape: a numpy number
+
+
+def _to_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _is_unicode(text: str) -> bool:
+    """False for a lone surrogate, which no UTF-8 file can hold."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,167 @@
+"""Inputs, labels and truths of data sets: lists, data frames, tables in files, folders of pictures."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from whence.model.subject import Subject
+
+PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+_PARTS = ("text", "pair", "prompt", "continuation", "source", "output", "image")
+_TRUTHS = ("truth", "rationale")
+
+
+def read(data: Any, limit: int | None = None) -> tuple[list[Any], list[Any], list[Any]]:
+    """Inputs, labels and truths (None where not given) of a list, a data frame, a table in a file, or a folder.
+
+    A table (CSV, TSV, JSONL, Parquet, data frame, or a list of dicts) has a column per part of an input (text, pair,
+    prompt, continuation, source, output, image; the only column beside `label` and `truth` is text, whatever its name),
+    and may have `label` and `truth` (phrases, marks or the file of a mask: see `truths`). A folder holds pictures, or
+    folders of them named by their labels.
+    """
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise ValueError(f"limit is how many examples to take, a whole number from 1, not {limit!r}")
+    rows = list(islice(_rows(data), limit))
+    if not rows:
+        raise ValueError("there is nothing to evaluate: the data is empty")
+    inputs, labels, truths = zip(*rows, strict=True)
+    return list(inputs), list(labels), list(truths)
+
+
+def as_target(subject: Subject, label: Any) -> Any:
+    """A label as a target: by name where the model has it, else by number; of generated text, the token itself."""
+    if subject.task == "seq2seq-lm":
+        return None
+    if subject.generates or label in (subject.labels or ()):
+        return label
+    number = label
+    if isinstance(label, str):
+        number = float(label) if re.fullmatch(r"\d+(\.0*)?", label.strip()) else label
+    return int(number) if isinstance(number, float) and number.is_integer() else label
+
+
+def _rows(data: Any) -> Iterator[tuple[Any, Any, Any]]:
+    if hasattr(data, "to_dict") and hasattr(data, "columns"):  # a data frame
+        yield from (_example(row, f"row {number}", None) for number, row in enumerate(data.to_dict("records")))
+        return
+    if isinstance(data, (str, Path)):
+        yield from _of_place(Path(data))
+        return
+    if isinstance(data, Mapping) or not hasattr(data, "__iter__"):
+        raise TypeError(
+            f"data is a list of inputs, a data frame, or the name of a file or folder, not {type(data).__name__}"
+        )
+    for number, item in enumerate(data):
+        if hasattr(item, "truth"):
+            yield item.input, item.label, item.truth
+        elif isinstance(item, Mapping) and not item.keys().isdisjoint(("label", *_TRUTHS)):
+            yield _example(item, f"example {number}", None)
+        else:
+            yield item, None, None
+
+
+def _of_place(place: Path) -> Iterator[tuple[Any, Any, Any]]:
+    if place.is_dir():
+        files = sorted(f for f in place.rglob("*") if f.suffix.lower() in PICTURES)
+        yield from ((f, f.parent.name if f.parent != place else None, None) for f in files)
+        return
+    if not place.is_file():
+        raise FileNotFoundError(f"there is no file or folder {str(place)!r} to evaluate on")
+    for number, row in enumerate(_records(place), 1):
+        yield _example(row, f"{place.name}, row {number}", place.parent)
+
+
+def _example(row: Mapping[str, Any], where: str, folder: Path | None) -> tuple[Any, Any, Any]:
+    """Input, label and truth of one row of a table; pictures are looked for beside the table."""
+    given = {str(key).strip(): value for key, value in row.items() if not _missing(value)}
+    parts = {key: given[key] for key in _PARTS if key in given}
+    others = given.keys() - {"label", *_TRUTHS}
+    if not parts and len(others) == 1:
+        parts = {"text": given[others.pop()]}
+    if not parts:
+        raise ValueError(
+            f"{where} fills the columns {', '.join(given) or '(none)'}; one of {', '.join(_PARTS)} is needed"
+        )
+    if isinstance(parts.get("image"), str) and folder is not None:
+        parts["image"] = folder / parts["image"]
+    single = next(iter(parts.values())) if set(parts) in ({"text"}, {"image"}, {"prompt"}, {"source"}) else parts
+    return single, given.get("label"), written(next((given[key] for key in _TRUTHS if key in given), None), folder)
+
+
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value) or (isinstance(value, float) and math.isnan(value))
+
+
+def written(truth: Any, folder: Path | None = None) -> Any:
+    """A truth as a cell or a command has it: "0 1 0", a phrase, a JSON list of phrases or spans, the name of a mask."""
+    if not isinstance(truth, str):
+        return truth
+    text = truth.strip()
+    for parse in (json.loads, ast.literal_eval) if text[:1] in ("[", "{") else ():
+        with suppress(ValueError, SyntaxError):
+            return parse(text)
+    marks = re.sub(r"[][,;\s]+", " ", text).split()
+    if set(marks) <= {"0", "1", "true", "false", "True", "False"}:
+        return [mark in ("1", "true", "True") for mark in marks]
+    return (folder or Path()) / text if text.lower().endswith(PICTURES) else text
+
+
+def _records(file: Path) -> Iterator[Mapping[str, Any]]:
+    kind = file.suffix.lower()
+    if kind not in (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"):
+        raise ValueError(f"{file.name} is none of CSV, TSV, JSONL and Parquet")
+    try:
+        if kind == ".parquet":
+            yield from _parquet(file)
+            return
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            yield from _table(file, lines) if kind in (".csv", ".tsv") else _objects(file, lines)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file.name} is not UTF-8 text ({error.reason}); save it as UTF-8") from error
+
+
+def _table(file: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
+    """Rows of a CSV with commas or semicolons, and of a TSV, whose quotes are part of the texts."""
+    tabbed, header = file.suffix.lower() == ".tsv", next(lines, "")
+    mark = "\t" if tabbed else ";" if ";" in header and "," not in header else ","
+    quoting: Any = csv.QUOTE_NONE if tabbed else csv.QUOTE_MINIMAL
+    rows = csv.DictReader(chain([header], lines), delimiter=mark, quoting=quoting)
+    if len(rows.fieldnames or ()) == 1 and len(header.split()) > 3:
+        raise ValueError(f"{file.name} begins with a text; the first line of a table names its columns, as text,label")
+    for number, row in enumerate(rows, 1):
+        if None in row:
+            rule = "" if tabbed else f"; put texts that hold {mark!r} in quotes"
+            raise ValueError(f"{file.name}, row {number} has more cells than the header names{rule}")
+        yield row
+
+
+def _objects(file: Path, lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{file.name}, line {number} is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"{file.name}, line {number} is no object with keys such as text and label")
+        yield row
+
+
+def _parquet(file: Path) -> list[dict[str, Any]]:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError("Parquet files need pyarrow; install whence[data]") from error
+    found: list[dict[str, Any]] = pyarrow.parquet.read_table(file).to_pylist()
+    return found

@@ -1,0 +1,266 @@
+"""Does the model agree? Features are hidden or shown in the order of their scores, and its answer is watched.
+
+Hidden is never gone: `mask` says what stands in its place, and changes the order of methods; so it is an option of
+every metric and part of what is reported. Features with equal scores come in a random order that the seed and the
+input decide: scores that are all equal are a random explanation, not one from left to right. Special tokens stay, where
+a metric has no option `special` that hides them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Literal
+
+import numpy as np
+from scipy.stats import kendalltau
+
+from whence.core.registry import metric
+from whence.measure.cases import Ask, Case, Curve, Metric
+from whence.model.masked_inputs import Way
+from whence.model.subject import Subject
+
+BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
+
+
+@metric(better="higher", paper="arXiv:2202.07304")
+def auac(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown", special: bool = True) -> Metric:
+    """Area under the activation curve: everything hidden, then revealed from the highest signed score to the lowest.
+
+    p of the target's class at shares 0, 1/steps, ... 1 of all positions, [CLS] and its like among them as in the paper
+    (`special=False` keeps those); a share is rounded up to whole features. To be given the true class, explain that.
+    """
+    keep = _shares(case, case.scores, steps, special)
+    logits = yield Ask(keep, mask, special)
+    return Curve(case.probability(logits))
+
+
+@metric(better="lower", paper="arXiv:2202.07304")
+def au_mse(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown", special: bool = True) -> Metric:
+    """Area under the pruning curve: features are hidden from the lowest |score| up; squared change of all logits.
+
+    `steps`, `mask` and `special` are as in `auac`; the share that is hidden is the one rounded up.
+    """
+    logits = yield Ask(~_shares(case, -np.abs(case.scores), steps, special), mask, special)
+    return Curve(((logits - logits[0]) ** 2).sum(-1))
+
+
+@metric(better="higher", paper="arXiv:2202.07304")
+def aupc(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown", special: bool = True) -> Metric:
+    """The pruning curve of `au_mse`, with p of the target's class in place of the squared change."""
+    logits = yield Ask(~_shares(case, -np.abs(case.scores), steps, special), mask, special)
+    return Curve(case.probability(logits))
+
+
+@metric(better="higher", paper="arXiv:1806.07421")
+def insertion(subject: Subject, case: Case, *, steps: int | None = None, mask: Way = "auto") -> Metric:
+    """Everything hidden, then shown from the highest score on: area under p of the target's class.
+
+    One feature at a time, or in so many equal `steps`.
+    """
+    logits = yield Ask(_one_by_one(case, case.scores, steps), mask)
+    return Curve(case.probability(logits))
+
+
+@metric(better="lower", paper="arXiv:1806.07421")
+def deletion(subject: Subject, case: Case, *, steps: int | None = None, mask: Way = "auto") -> Metric:
+    """Features are hidden from the highest score on: area under p of the target's class."""
+    logits = yield Ask(_one_by_one(case, -case.scores, steps)[::-1], mask)
+    return Curve(case.probability(logits))
+
+
+@metric(better="higher", paper="arXiv:1911.03429")
+def comprehensiveness(
+    subject: Subject,
+    case: Case,
+    *,
+    bins: list[float] | None = None,
+    mask: Way = "delete",
+    divide: Literal["bins", "bins+1"] = "bins",
+) -> Metric:
+    """What p of the target's class loses without the top features: the mean over shares of them (ERASER).
+
+    Shares of 1, 5, 10, 20 and 50 % unless `bins` says otherwise, rounded up to whole features; `divide="bins+1"` is the
+    paper's mean, which counts the empty share too.
+    """
+    drops = yield from _bins(case, bins, mask, keep_top=False)
+    return float(drops.sum() / (len(drops) + (divide == "bins+1")))
+
+
+@metric(better="lower", paper="arXiv:1911.03429")
+def sufficiency(
+    subject: Subject,
+    case: Case,
+    *,
+    bins: list[float] | None = None,
+    mask: Way = "delete",
+    divide: Literal["bins", "bins+1"] = "bins",
+) -> Metric:
+    """What p of the target's class loses when only the top features stay: the mean over shares of them (ERASER).
+
+    `bins` and `divide` are as in `comprehensiveness`.
+    """
+    drops = yield from _bins(case, bins, mask, keep_top=True)
+    return float(drops.sum() / (len(drops) + (divide == "bins+1")))
+
+
+@metric(better="higher", paper="arXiv:2305.10496")
+def soft_comprehensiveness(subject: Subject, case: Case, *, draws: int = 16, mask: Way = "zero") -> Metric:
+    """Features are hidden at random, each with the probability of its score scaled to [0, 1]: the mean loss of p.
+
+    Normalised by what hiding everything costs (Soft-NC); whole tokens are hidden.
+    """
+    soft, none = yield from _soft(case, draws, mask, hide=True)
+    return float(soft / none) if none > 0 else float("nan")
+
+
+@metric(better="higher", paper="arXiv:2305.10496")
+def soft_sufficiency(subject: Subject, case: Case, *, draws: int = 16, mask: Way = "zero") -> Metric:
+    """Features are kept at random, each with the probability of its score scaled to [0, 1] (Soft-NS)."""
+    soft, none = yield from _soft(case, draws, mask, hide=False)
+    return float((none - soft) / none) if none > 0 else float("nan")
+
+
+@metric(better="higher", paper="arXiv:1909.03012")
+def monotonicity(subject: Subject, case: Case, *, mask: Way = "auto") -> Metric:
+    """Features are added from the lowest |score| to the highest: the share of steps that do not lower the target."""
+    logits = yield Ask(_one_by_one(case, -np.abs(case.scores), None), mask)
+    return float((np.diff(case.value(logits)) >= 0).mean())
+
+
+@metric(better="higher", paper="arXiv:1711.06104")
+def sensitivity_n(subject: Subject, case: Case, *, share: float = 0.3, subsets: int = 64, mask: Way = "auto") -> Metric:
+    """Correlation between the scores of a random subset, summed, and what hiding it takes from the target.
+
+    Subsets hold a `share` of the features, at least one. Not a number where either does not vary beyond rounding.
+    """
+    _check_share(share, subsets)
+    rng, free = np.random.default_rng([case.seed, 1]), case.free
+    size = min(max(1, round(share * len(free))), len(free))
+    keep = np.ones((subsets + 1, len(case.scores)), bool)
+    for row in keep[1:]:
+        row[rng.choice(free, size, replace=False)] = False
+    values = case.value((yield Ask(keep, mask)))
+    sums = np.where(keep[1:], 0.0, case.scores.astype(float)).sum(1)
+    vary = np.ptp(sums) > 1e-9 * np.abs(sums).max() and np.ptp(values[1:]) > 1e-6 * np.abs(values).max()
+    return float(np.corrcoef(sums, values[0] - values[1:])[0, 1]) if vary else float("nan")
+
+
+@metric(better="lower", paper="arXiv:1901.09392")
+def infidelity(
+    subject: Subject, case: Case, *, share: float = 0.3, subsets: int = 64, mask: Way = "auto", scaled: bool = False
+) -> Metric:
+    """Mean squared difference between the scores of a random subset, summed, and what hiding it takes from the target.
+
+    Every feature is hidden with the probability `share`; `scaled` first multiplies the scores by what fits best.
+    """
+    _check_share(share, subsets)
+    rng, free = np.random.default_rng([case.seed, 2]), case.free
+    keep = np.ones((subsets + 1, len(case.scores)), bool)
+    keep[1:, free] = rng.random((subsets, len(free))) >= share
+    values = case.value((yield Ask(keep, mask)))
+    sums, drops = np.where(keep[1:], 0.0, case.scores).sum(1), values[0] - values[1:]
+    if scaled and (sums**2).sum() > 0:
+        sums = sums * (sums * drops).sum() / (sums**2).sum()
+    return float(((sums - drops) ** 2).mean())
+
+
+@metric(better="higher", paper="arXiv:1902.10186")
+def loo_agreement(subject: Subject, case: Case, *, mask: Way = "auto", absolute: bool = False) -> Metric:
+    """Kendall's tau-b between the scores and what hiding each feature alone takes from the target.
+
+    `absolute` compares sizes, as fits scores without a sign.
+    """
+    drops = yield from _left_out(case, mask)
+    scores = case.scores[case.free]
+    if absolute:
+        scores, drops = np.abs(scores), np.abs(drops)
+    return float(kendalltau(scores, drops).statistic) if len(scores) > 1 else float("nan")
+
+
+@metric(better="higher", paper="arXiv:2209.10876")
+def rft(subject: Subject, case: Case, *, mask: Way = "unknown") -> Metric:
+    """Ranked faithful truthfulness: the sum of sgn(w_t) D_t / rank_t, D_t being what p loses with feature t hidden.
+
+    Rank 1 is the largest |w|; equal ones share the largest rank among them. A weight of 0 counts -|D_t|.
+    """
+    drops = yield from _left_out(case, mask, probability=True)
+    return ranked_truthfulness(case.scores[case.free], drops)
+
+
+def ranked_truthfulness(weights: np.ndarray, drops: np.ndarray) -> float:
+    """RFT of weights, given what hiding each feature takes from p."""
+    sizes = np.abs(weights)
+    ranks = (sizes[None] >= sizes[:, None]).sum(1)  # those as large or larger, itself among them
+    return float((np.where(weights == 0, -np.abs(drops), np.sign(weights) * drops) / ranks).sum())
+
+
+@metric(better="lower", family="axiom", paper="arXiv:1703.01365")
+def completeness(subject: Subject, case: Case) -> float:
+    """|f(x) - f(baseline) - sum of scores| as a share of the sum of |scores|; not a number for unsigned scores."""
+    total = np.abs(case.scores).sum()
+    return float("nan") if case.residual is None or not total else abs(case.residual) / float(total)
+
+
+def _shares(case: Case, scores: np.ndarray, steps: int, special: bool) -> np.ndarray:
+    """The first features of an order, at each share of it, none to all: (steps + 1, feature)."""
+    if steps < 1:
+        raise ValueError(f"a curve has at least 1 step, and steps={steps} came")
+    order = case.ordered(scores)
+    free = order[np.isin(order, case.tokens if special else case.free)]
+    counts = np.ceil(np.arange(steps + 1) / steps * len(free) - 1e-9).astype(int)
+    keep = np.zeros((steps + 1, len(scores)), bool)
+    keep[:, free] = np.arange(len(free)) < counts[:, None]
+    return keep
+
+
+def _check_share(share: float, subsets: int) -> None:
+    if not 0 < share <= 1 or subsets < 1:
+        raise ValueError(f"share is above 0 and at most 1, and subsets at least 1; {share} and {subsets} came")
+
+
+def _one_by_one(case: Case, scores: np.ndarray, steps: int | None) -> np.ndarray:
+    """What is shown when features come one at a time, or in so many equal steps."""
+    count = max(1, len(case.free))
+    return _shares(case, scores, count if steps is None else min(steps, count), special=False)
+
+
+def _bins(case: Case, bins: list[float] | None, mask: Way, *, keep_top: bool) -> Generator[Ask, np.ndarray, np.ndarray]:
+    """p(x) - p(x without the top shares), or p(x) - p(top shares only)."""
+    shares = np.asarray(BINS if bins is None else bins, float)
+    if not len(shares) or shares.min() < 0 or shares.max() > 1:
+        raise ValueError(f"bins are shares of the features between 0 and 1, at least one, not {bins}")
+    order = case.ordered(case.scores)
+    order = order[np.isin(order, case.free)]
+    counts = np.ceil(shares * len(order) - 1e-9).astype(int)
+    keep = np.full((1 + len(counts), len(case.scores)), not keep_top)
+    keep[:, np.flatnonzero(case.item.special)] = True
+    keep[0] = True
+    for row, count in zip(keep[1:], counts, strict=True):
+        row[order[:count]] = keep_top
+    streams = np.array(case.item.streams)
+    if mask == "delete" and not all(keep[:, streams == stream].any(1).all() for stream in set(case.item.streams)):
+        return np.full(len(counts), np.nan)  # nothing of a stream would stay
+    p = case.probability((yield Ask(keep, mask)))
+    return p[0] - p[1:]
+
+
+def _soft(case: Case, draws: int, mask: Way, *, hide: bool) -> Generator[Ask, np.ndarray, tuple[float, float]]:
+    """The mean loss of p over random maskings, and the loss with everything hidden."""
+    free, scores = case.free, case.scores[case.free]
+    span = scores.max() - scores.min() if len(scores) else 0.0
+    likely = (scores - scores.min()) / span if span > 0 else np.full(len(scores), 0.5)
+    rng = np.random.default_rng([case.seed, 3])
+    keep = np.ones((draws + 2, len(case.scores)), bool)
+    keep[1, free] = False
+    keep[2:, free] = rng.random((draws, len(free))) < (1 - likely if hide else likely)
+    p = case.probability((yield Ask(keep, mask)))
+    return np.maximum(0, p[0] - p[2:]).mean(), max(0.0, p[0] - p[1])
+
+
+def _left_out(case: Case, mask: Way, *, probability: bool = False) -> Generator[Ask, np.ndarray, np.ndarray]:
+    """What hiding each feature that is not special takes from the target, or from p of its class."""
+    keep = np.ones((1 + len(case.free), len(case.scores)), bool)
+    keep[np.arange(1, len(keep)), case.free] = False
+    logits = yield Ask(keep, mask)
+    values = case.probability(logits) if probability else case.value(logits)
+    return values[0] - values[1:]

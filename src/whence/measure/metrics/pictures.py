@@ -1,0 +1,121 @@
+"""Metrics of pictures: maps over pixels against a region that is known to decide, and pixels that are blackened."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from scipy.ndimage import distance_transform_edt
+
+from whence.core.registry import metric
+from whence.core.results import Attribution
+from whence.measure.cases import Case, Curve, Metric, Unknown
+from whence.measure.metrics.plausibility import average_precision
+from whence.model import masked_inputs
+from whence.model.masked_inputs import Way
+from whence.model.subject import Subject
+from whence.views.image import heatmap, patches, upsample
+
+SHARES = np.arange(10) / 10  # of the pixels that are blackened
+
+
+@metric(better="higher", family="plausibility", paper="arXiv:1608.00507")
+def localisation(
+    subject: Subject,
+    case: Case,
+    *,
+    measure: Literal["pointing", "pixel_accuracy", "miou", "map"] = "pointing",
+    tolerance: float = 0,
+) -> float:
+    """How well the map of scores, bilinear over the pixels, finds the region that decides (`truth=`, a mask of pixels).
+
+    "pointing": whether the highest pixel lies in the region, or within `tolerance` pixels of it (the original has 15 of
+    224); equal ones count in proportion. "pixel_accuracy" and "miou": of what is above the map's mean, the second the
+    mean over region and rest. "map": average precision of the map, scaled to [0, 1], for the region together with that
+    of its complement for the rest. Each is of one picture; published ones of the middle two add up pixels over all.
+    """
+    if case.region is None:
+        raise Unknown(
+            "localisation compares with a region of the picture; give it as truth=, a file or one mark per pixel"
+        )
+    region = case.region
+    if not region.any() or region.all():
+        return float("nan")
+    pixels = _map(case)
+    if measure == "pointing":
+        near = distance_transform_edt(~region) <= tolerance
+        return float(near[pixels == pixels.max()].mean())
+    if measure == "map":
+        span = np.ptp(pixels)
+        scaled = (pixels - pixels.min()) / span if span > 0 else np.full(pixels.shape, 0.5)
+        scaled = scaled.round(6)  # x and 1 - (1 - x) are equal, if not to the last digit
+        return average_precision(np.stack([(1 - scaled).round(6), scaled]).ravel(), np.stack([~region, region]).ravel())
+    found = pixels > pixels.mean()
+    if measure == "pixel_accuracy":
+        return float((found == region).mean())
+    return float(np.mean([(a & b).sum() / (a | b).sum() for a, b in ((found, region), (~found, ~region))]))
+
+
+@metric(better="lower", paper="arXiv:2012.09838")
+def positive_perturbation(
+    subject: Subject,
+    case: Case,
+    *,
+    measure: Literal["accuracy", "probability"] = "accuracy",
+    mask: Way = "black",
+) -> Metric:
+    """Pixels are blackened from the highest on: area, over shares 0 to 0.9, under whether the target's class is first.
+
+    The map is bilinear over the pixels, which are sorted one by one; "probability" takes p of the target's class. To be
+    given the true class, explain that. `mask` takes "mean", "blur" or "zero" instead of "black".
+    """
+    return (yield from _blackened(subject, case, case.scores, measure, mask))
+
+
+@metric(better="higher", paper="arXiv:2012.09838")
+def negative_perturbation(
+    subject: Subject,
+    case: Case,
+    *,
+    measure: Literal["accuracy", "probability"] = "accuracy",
+    mask: Way = "black",
+) -> Metric:
+    """As `positive_perturbation`, with pixels blackened from the lowest score up."""
+    return (yield from _blackened(subject, case, -case.scores, measure, mask))
+
+
+def _map(case: Case) -> np.ndarray:
+    """Scores over the pixels of the region's picture; where the model did not look, as low as the lowest."""
+    seen = case.item.image is not None and case.region is not None and case.region.shape == case.item.image.shape[:2]
+    scores = case.scores.astype(float)
+    scores = scores - scores[patches(case.item)].min(initial=np.inf)  # what was not seen is 0
+    return _even(heatmap(Attribution(scores, case.item, case.method, case.target, case.output), original=not seen))
+
+
+def _even(pixels: np.ndarray) -> np.ndarray:
+    """A map scaled to 1, so that what interpolation makes of equal scores is equal too."""
+    return (pixels / (np.abs(pixels).max() or 1.0)).round(6)
+
+
+def _blackened(subject: Subject, case: Case, scores: np.ndarray, measure: str, mask: Way) -> Metric:
+    """The area under the curve along which pixels are blackened, the highest first; equal ones in a random order."""
+    item = case.item
+    if item.grid is None:
+        raise ValueError(
+            f"pixels are blackened in the order of a map, and {subject.name} takes no picture on a grid here"
+        )
+    key = str(subject.sites(subject.batch([item]), "pixels")["image"].key)
+    pixels = item.tensors[key]  # (channel, height, width)
+    (black,) = masked_inputs.masked(subject, item, np.zeros((1, len(item.features)), bool), mask)
+    high = _even(upsample(scores[patches(item)].astype(float).reshape(item.grid), *pixels.shape[1:])).ravel()
+    order = np.lexsort((np.random.default_rng([case.seed, 6]).random(high.size), -high))
+    rank = np.empty(high.size, int)
+    rank[order] = np.arange(high.size)
+    gone = rank.reshape(pixels.shape[1:]) < np.round(SHARES * high.size)[:, None, None]  # (share, height, width)
+    filled = np.where(gone[:, None], black.tensors[key], pixels)
+    logits = yield [replace(item, tensors={**item.tensors, key: array}) for array in filled]
+    if measure == "accuracy" and logits.shape[-1] == 1:
+        raise ValueError(f"{subject.name} has one output, so no class is first; use measure='probability'")
+    values = case.probability(logits) if measure == "probability" else logits.argmax(-1) == case.index
+    return Curve(values.astype(float), end=0.9)

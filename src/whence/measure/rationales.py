@@ -1,0 +1,92 @@
+"""Truths as people write them down: marks of tokens, words or pixels, phrases and places in a text, mask files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from whence.core.results import Input
+
+Span = tuple[int, int]  # the first character, and the one after the last
+
+
+def marks(item: Input, truth: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """A truth as bools: a mark per score, in their shape, or a mark per pixel of the picture.
+
+    Of a text it may name what decides in it: a phrase or a list of them, pairs of characters (start, end), or a mark
+    per word between spaces; tokens that overlap with it are marked, for every generated token alike. It is said of the
+    first text, or, as {"pair": ...}, of others. Of a picture it may be the file of a mask.
+    """
+    given = _mask(truth) if isinstance(truth, Path) else truth
+    if not isinstance(given, Mapping):
+        plain = _array(given)
+        if plain.dtype.kind in "biuf" and plain.shape in (shape, *pictures(item)):
+            return plain.astype(bool)
+        given = {next(iter(item.texts), ""): given}
+    elif strange := given.keys() - item.texts.keys():
+        raise ValueError(f"the truth is of {min(strange)!r}, and the input has {', '.join(item.texts) or 'no text'}")
+    found = np.zeros(len(item.features), bool)
+    for part, named in given.items():
+        text = item.texts.get(part, "")
+        spans = _places(text, named)
+        if spans is None:
+            fitting = [shape, *pictures(item), *([(len(text.split()),)] if text else [])]
+            raise ValueError(
+                f"truth has the shape {_array(named).shape}, and {' or '.join(map(str, dict.fromkeys(fitting)))} was "
+                "expected: one mark per score, per pixel or per word"
+            )
+        for number, (own, (start, end)) in enumerate(zip(item.parts, item.offsets, strict=True)):
+            found[number] |= own == part and any(start < after and first < end for first, after in spans)
+    return np.broadcast_to(found, shape)
+
+
+def pictures(item: Input) -> list[tuple[int, ...]]:
+    """Heights and widths of the picture that the model saw and of the original."""
+    seen = [] if item.grid is None or item.image is None else [item.image.shape[:2]]
+    return seen if item.grid is None or item.size is None else [*seen, item.size[::-1]]
+
+
+def _array(truth: Any) -> np.ndarray:
+    try:
+        return np.asarray(truth)
+    except ValueError as error:  # rows of different lengths
+        raise ValueError("a truth is phrases of the text, or one mark per score, per pixel or per word") from error
+
+
+def _places(text: str, truth: Any) -> list[Span] | None:
+    """The places in a text that a truth names; None where it names none."""
+    given = _array([truth] if isinstance(truth, str) else truth)
+    if given.dtype.kind in "UO" and all(isinstance(one, str) for one in given.flat):
+        return [span for phrase in given.flat for span in _occurrences(text, str(phrase))]
+    words = [word.span() for word in re.finditer(r"\S+", text)]
+    if given.shape in ((len(words),), (0,)):
+        return [word for word, mark in zip(words, given, strict=False) if mark]
+    if given.ndim != 2 or given.shape[1] != 2 or given.dtype.kind not in "iu":
+        return None
+    for start, end in given:
+        if not 0 <= start < end <= len(text):
+            raise ValueError(f"the truth is of the characters {start} to {end}, and the text has {len(text)}")
+    return [(int(start), int(end)) for start, end in given]
+
+
+def _occurrences(text: str, phrase: str) -> list[Span]:
+    """Wherever a phrase stands as whole words, or, as in languages without spaces, wherever it stands at all."""
+    plain = re.escape(phrase.strip())
+    for pattern in (rf"(?<!\w){plain}(?!\w)", plain) if plain else ():
+        if found := [place.span() for place in re.finditer(pattern, text)]:
+            return found
+    raise ValueError(f"the truth names {phrase!r}, which is not in the text")
+
+
+def _mask(file: Path) -> np.ndarray:
+    """(height, width) bool: pixels of more than half the brightness of the brightest, or of any colour but the first
+    where a picture numbers its colours."""
+    with Image.open(file) as picture:
+        numbered = picture.mode == "P"
+        pixels = np.asarray(picture if numbered else picture.convert("L"), float)
+    return np.asarray(pixels > (0 if numbered else pixels.max() / 2))

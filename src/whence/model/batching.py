@@ -1,0 +1,246 @@
+"""Batches: inputs of similar length, padded and masked. All padding and bucketing is here."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whence.core.results import Input
+
+MAX_TOKENS = 8192  # of a batch, when the caller does not choose its size
+MAX_EXAMPLES = 32
+_COLUMNS = ("special", "words", "offsets")  # arrays of an Input with one row per feature
+
+
+@dataclass(eq=False)
+class Batch:
+    """Inputs padded to one length per stream. Features of a batch are its streams side by side, padding included."""
+
+    inputs: list[Input]
+    tensors: dict[str, Tensor]  # what the model is fed
+    streams: dict[str, Tensor]  # name -> (batch, length) bool: True where a token is real
+    seed: int = 0
+    wanted: frozenset[str] = frozenset()  # what the methods that share this batch will ask of its trace
+    trace: Any = field(default=None, repr=False)  # the last trace, for the next method that needs the same
+    aim: Any = field(default=None, repr=False)  # the targets whose values on these very inputs are known
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def mask(self) -> Tensor:
+        """(batch, feature) bool: True where a feature is real."""
+        return torch.cat(list(self.streams.values()), 1)
+
+    @property
+    def special(self) -> Tensor:
+        """(batch, feature) bool: special tokens and padding."""
+        special = ~self.mask
+        for row, item in enumerate(self.inputs):
+            special[row, self.mask[row]] = torch.tensor(item.special, device=special.device)
+        return special
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Padded length of each stream, and of all together as "*" when there are several."""
+        lengths = {name: mask.shape[1] for name, mask in self.streams.items()}
+        return lengths | {"*": sum(lengths.values())} if len(lengths) > 1 else lengths
+
+    def span(self, stream: str) -> slice:
+        """Where a stream lies on the feature axis."""
+        if stream == "*":
+            return slice(0, sum(mask.shape[1] for mask in self.streams.values()))
+        start = 0
+        for name, mask in self.streams.items():
+            if name == stream:
+                return slice(start, start + mask.shape[1])
+            start += mask.shape[1]
+        raise KeyError(stream)
+
+    def generators(self) -> list[np.random.Generator]:
+        """One random generator per example; it depends on the seed and the example, not on its place in the batch."""
+        return [np.random.default_rng([self.seed, _digest(item)]) for item in self.inputs]
+
+    def chosen(self, rows: Sequence[int]) -> Batch:
+        """These examples; a number that comes twice gives the example twice."""
+        index = torch.tensor(list(rows), dtype=torch.long)
+        return replace(
+            self,
+            inputs=[self.inputs[row] for row in rows],
+            tensors={name: tensor[index.to(tensor.device)] for name, tensor in self.tensors.items()},
+            streams={name: mask[index.to(mask.device)] for name, mask in self.streams.items()},
+            trace=None,
+            aim=None,
+        )
+
+    def unpadded(self, features: Tensor) -> list[np.ndarray]:
+        """(batch, ..., feature) to one array per example, without padding."""
+        wide = features.detach() if features.dtype == torch.float64 else features.detach().float()
+        arrays = wide.cpu().numpy()
+        masks = self.mask.cpu().numpy()
+        return [np.ascontiguousarray(array[..., mask]) for array, mask in zip(arrays, masks, strict=True)]
+
+
+def stream_of(name: str, streams: Sequence[str]) -> str:
+    """The stream a model argument belongs to, by its name; the first one when the name does not tell."""
+    if name.startswith("decoder_") and "target" in streams:
+        return "target"
+    if name.startswith(("pixel", "visual", "image")) and "image" in streams:
+        return "image"
+    return streams[0]
+
+
+def ids_of(tensors: dict[str, Any], streams: Sequence[str], stream: str) -> str | None:
+    """The name of the argument that holds a stream's token ids; None when it has none."""
+    own = [name for name in tensors if stream_of(name, streams) == stream]
+    named = [n for n in own if n.endswith("ids") and "type" not in n and "position" not in n]
+    return next(iter(named or [n for n in own if n == "input" and not tensors[n].is_floating_point()]), None)
+
+
+def collate(
+    inputs: Sequence[Input], *, pad_id: int, side: str, device: torch.device, dtype: torch.dtype, seed: int = 0
+) -> Batch:
+    """Inputs to a Batch, padded on the given side."""
+    names = stream_names(inputs[0])
+    counts = [_lengths(item) for item in inputs]
+    longest = {name: max(count[name] for count in counts) for name in names}
+    streams = {}
+    for name in names:
+        mask = np.zeros((len(inputs), longest[name]), bool)
+        for row, count in enumerate(counts):
+            mask[row, _place(count[name], longest[name], side)] = True
+        streams[name] = torch.from_numpy(mask).to(device)
+    tensors = {}
+    for key in inputs[0].tensors:
+        stream = stream_of(key, names)
+        arrays = [item.tensors[key] for item in inputs]
+        if all(is_sequence(key, a, count[stream]) for a, count in zip(arrays, counts, strict=True)):
+            fill = pad_id if key.endswith("input_ids") or key == "input" else 0
+            padded = np.full((len(arrays), longest[stream], *arrays[0].shape[1:]), fill, arrays[0].dtype)
+            for row, array in enumerate(arrays):
+                padded[row, _place(len(array), longest[stream], side)] = array
+        else:
+            padded = np.stack(arrays)
+        tensor = torch.from_numpy(padded).to(device)
+        tensors[key] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+    return Batch(list(inputs), tensors, streams, seed)
+
+
+def buckets(
+    inputs: Sequence[Input], batch_size: int | None, *, exact: bool, enough: int = MAX_TOKENS
+) -> Iterator[list[int]]:
+    """Numbers of inputs that go together: like shapes, similar lengths (equal ones when `exact`), longest first.
+
+    A batch with `enough` tokens does not take shorter inputs that would be padded by more than a tenth.
+    """
+
+    def key(number: int) -> tuple[Any, ...]:
+        item, lengths = inputs[number], _lengths(inputs[number])
+        names = stream_names(item)
+        fixed = tuple(
+            (name, array.shape[1:] if is_sequence(name, array, lengths[stream_of(name, names)]) else array.shape)
+            for name, array in sorted(item.tensors.items())
+        )
+        return fixed, tuple(lengths.values())
+
+    keys = [key(number) for number in range(len(inputs))]
+    group: list[int] = []
+    for number in sorted(range(len(inputs)), key=lambda n: (repr(keys[n][0]), keys[n][1]), reverse=True):
+        if group:
+            first = keys[group[0]]
+            alike = keys[number] == first if exact else keys[number][0] == first[0]
+            tokens = sum(max(a, b) for a, b in zip(first[1], keys[number][1], strict=True)) if alike else 0
+            full = len(group) >= (batch_size or MAX_EXAMPLES)
+            if batch_size is None:
+                full |= (len(group) + 1) * tokens > MAX_TOKENS
+                full |= len(group) * sum(first[1]) >= enough and sum(keys[number][1]) < 0.9 * tokens
+            if full or not alike:
+                yield group
+                group = []
+        group.append(number)
+    if group:
+        yield group
+
+
+def stream_names(item: Input) -> tuple[str, ...]:
+    """The streams of an input, in order."""
+    return tuple(dict.fromkeys(item.streams))
+
+
+def shown(item: Input) -> str:
+    """The input as an error names it."""
+    raw = item.raw
+    if isinstance(raw, dict):
+        raw = next((value for value in raw.values() if isinstance(value, str)), next(iter(raw.values()), None))
+    if isinstance(raw, np.ndarray):
+        return f"a picture of {raw.shape[1]} x {raw.shape[0]} pixels" if raw.ndim in (2, 3) else "an array"
+    return repr(str(raw)[:60])
+
+
+def kind_of(item: Input) -> tuple[str, ...]:
+    """What inputs have in common that a model treats alike: their streams and arguments."""
+    return (*stream_names(item), "|", *sorted(item.tensors))
+
+
+def distinct(item: Input) -> Input:
+    """The input, grown until every stream that can has two tokens and no two streams have the same length."""
+    names = stream_names(item)
+    for name in names:
+        if item.streams.count(name) == 1:
+            item = grown(item, name) or item
+    while len({item.streams.count(name) for name in names}) < len(names):
+        longer = next((more for name in reversed(names) if (more := grown(item, name))), None)
+        if longer is None:
+            raise ValueError("two streams of this input have the same length and cannot be told apart")
+        item = longer
+    return item
+
+
+def grown(item: Input, stream: str) -> Input | None:
+    """The input with the last token of a stream repeated; None when the stream is not one of tokens."""
+    names = stream_names(item)
+    length = item.streams.count(stream)
+    own = [k for k, a in item.tensors.items() if stream_of(k, names) == stream and is_sequence(k, a, length)]
+    if not own or any(key.startswith(("visual", "image")) for key in own):
+        return None
+    end = max(i for i, name in enumerate(item.streams) if name == stream) + 1
+    columns: dict[str, Any] = {
+        "features": (*item.features[:end], item.features[end - 1], *item.features[end:]),
+        "streams": (*item.streams[:end], stream, *item.streams[end:]),
+        "parts": (*item.parts[:end], item.parts[end - 1], *item.parts[end:]),
+    }
+    columns |= {f: np.insert(getattr(item, f), end, getattr(item, f)[end - 1], 0) for f in _COLUMNS}
+    tensors = {k: np.concatenate([a, a[-1:]]) if k in own else a for k, a in item.tensors.items()}
+    return replace(item, tensors=tensors, **columns)
+
+
+def cut(item: Input, feature: int, streams: tuple[str, ...], tensors: dict[str, np.ndarray]) -> Input:
+    """The input up to a feature."""
+    kept = {f: getattr(item, f)[:feature] for f in ("features", "parts", *_COLUMNS)}
+    return replace(item, **kept, streams=streams, tensors=tensors, generated=())
+
+
+def _lengths(item: Input) -> dict[str, int]:
+    return {name: item.streams.count(name) for name in stream_names(item)}
+
+
+def is_sequence(name: str, array: np.ndarray, length: int) -> bool:
+    """An argument with one entry per token of its stream."""
+    return array.ndim >= 1 and len(array) == length and not name.startswith("pixel")
+
+
+def _place(length: int, longest: int, side: str) -> slice:
+    return slice(longest - length, longest) if side == "left" else slice(0, length)
+
+
+def _digest(item: Input) -> int:
+    digest = 0
+    for name, array in sorted(item.tensors.items()):
+        digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), zlib.crc32(name.encode(), digest))
+    return digest

@@ -1,0 +1,139 @@
+"""Long inputs: attention and its gradient one head and a few rows at a time, in the backward pass, never kept.
+
+The model runs on its fused path. Where that calls `scaled_dot_product_attention`, the backward pass computes weights A
+and gradient G again tile by tile, hands each tile to a fold over layers, last to first, and goes on as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from whence.model.tap import Rules
+
+_TILE_BYTES = 2**22  # of one tile of weights: about what a core's cache holds
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A method as a fold over attention blocks, last to first; the state is (batch, row, feature).
+
+    `start(deciding)` makes the state from the tokens that the output reads, stream -> (batch, token) bool.
+    `tile(state, added, rows, keys, weights, gradient, share)` adds what some heads and queries contribute, their
+    weights and gradient being (batch, head, query, key), to `added`; `rows` and `keys` are their places among the
+    features, and `share` is 1 / heads. `merge(state, added, queries)` makes the next state.
+    """
+
+    start: Callable[[dict[str, Tensor]], Tensor]
+    tile: Callable[[Tensor, Tensor, slice, slice, Tensor, Any, float], None]
+    merge: Callable[[Tensor, Tensor, slice], Tensor]
+
+
+class Lean(Rules):
+    """A pass on the fused path whose backward pass feeds a fold: `result`; `calls` counts the blocks."""
+
+    eager = False
+
+    def __init__(self, fold: Fold | None = None, stream: str = "", start_layer: int = 0) -> None:
+        super().__init__()
+        self.fold, self.stream, self.start_layer = fold, stream, start_layer
+        self.calls = 0
+        self.result: Tensor | None = None
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **kwargs)
+        self.calls += 1
+        if self.fold is None or not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+        given = dict(zip(names, args, strict=False)) | kwargs
+        query, mask, scale = given["query"], given.get("attn_mask"), given.get("scale")
+        if mask is not None and mask.dtype == torch.bool:  # a row of padding that sees nothing would make NaN
+            mask = mask | ~mask.any(-1, keepdim=True)
+        return _Attention.apply(
+            query,
+            given["key"],
+            given["value"],
+            mask,
+            bool(given.get("is_causal")),
+            query.shape[-1] ** -0.5 if scale is None else scale,
+            self,
+            self.calls - 1,
+        )
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        causal: bool,
+        scale: float,
+        lean: Lean,
+        layer: int,
+    ) -> Tensor:
+        ctx.save_for_backward(query, key, value, mask)
+        ctx.rest = (causal, scale, lean, layer)
+        grouped = query.shape[1] != key.shape[1]
+        return F.scaled_dot_product_attention(query, key, value, mask, 0.0, causal, scale=scale, enable_gqa=grouped)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        query, key, value, mask = ctx.saved_tensors
+        causal, scale, lean, layer = ctx.rest
+        out = gradients[0]
+        batch, heads, tokens, _ = query.shape
+        group = heads // key.shape[1]
+        d_query, d_key, d_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
+        size = max(1, min(tokens, _TILE_BYTES // (4 * batch * key.shape[2])))
+        if lean.result is None:
+            lean.result = lean.fold.start({lean.stream: (out != 0).any(-1).any(1)})
+        added = torch.zeros_like(lean.result)
+        everything = slice(0, tokens)
+        for head in range(heads):
+            k, v = (t[:, head // group].to(_wide(t)) for t in (key, value))
+            for begin in range(0, tokens, size):
+                rows = slice(begin, min(begin + size, tokens))
+                q, o = (t[:, head, rows].to(_wide(t)) for t in (query, out))
+                weights = torch.baddbmm(_mask(mask, causal, head, rows, k, q), q, k.transpose(1, 2), alpha=scale)
+                weights = weights.softmax(-1)
+                gradient = o @ v.transpose(1, 2)
+                if layer >= lean.start_layer:
+                    lean.fold.tile(lean.result, added, rows, everything, weights[:, None], gradient[:, None], 1 / heads)
+                d_value[:, head // group] += (weights.transpose(1, 2) @ o).to(value.dtype)
+                weighed = gradient.mul_(weights)
+                weighed.sub_(weights.mul_(weighed.sum(-1, keepdim=True)))  # the gradient of the scores
+                d_query[:, head, rows] = (weighed @ k).mul_(scale).to(query.dtype)
+                d_key[:, head // group] += (weighed.transpose(1, 2) @ q).mul_(scale).to(key.dtype)
+        if layer >= lean.start_layer:
+            lean.result = lean.fold.merge(lean.result, added, everything)
+        return d_query, d_key, d_value, None, None, None, None, None
+
+
+def _mask(mask: Tensor | None, causal: bool, head: int, rows: slice, k: Tensor, q: Tensor) -> Tensor:
+    """What is added to the scores of some rows of a head: (batch, row, key), or what broadcasts to it."""
+    if causal:
+        here = torch.arange(rows.start, rows.stop, device=k.device)[:, None]
+        future = torch.arange(k.shape[1], device=k.device)[None] > here
+        return torch.zeros_like(future, dtype=q.dtype).masked_fill_(future, float("-inf"))
+    if mask is None:
+        return q.new_zeros(1)
+    own = mask[:, head if mask.shape[1] > 1 else 0]
+    own = own[:, rows] if own.shape[1] > 1 else own
+    if own.dtype != torch.bool:
+        return own.to(q.dtype)
+    return q.new_zeros(own.shape).masked_fill_(~own, float("-inf"))
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32

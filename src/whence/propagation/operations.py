@@ -1,0 +1,142 @@
+"""The operations that transformers are made of, by what they are to a rule; and norms and activations made linear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from whence.model.tap import Rules
+
+_NEAR = 1e-6  # up to here an activation is at 0
+
+ADD = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__}
+SUBTRACT = {torch.sub, Tensor.sub, Tensor.__sub__}
+MULTIPLY = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__}
+PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm, torch.einsum}
+LINEAR = {F.linear, torch.addmm}
+CONVOLUTION = {torch.conv1d, torch.conv2d, torch.conv3d}
+JOIN = {torch.cat, torch.concat, torch.stack}
+NORM = {F.layer_norm, torch.layer_norm, F.rms_norm}
+ACTIVATION = {
+    F.gelu, F.relu, torch.relu, Tensor.relu, F.silu, F.tanh, torch.tanh, Tensor.tanh, F.leaky_relu, F.elu, F.selu,
+    F.mish, F.hardswish, F.softplus, F.relu6, torch.sigmoid, Tensor.sigmoid, F.sigmoid,
+}  # fmt: skip
+VIEW = {
+    Tensor.view, Tensor.reshape, torch.reshape, Tensor.transpose, torch.transpose, Tensor.permute, torch.permute,
+    Tensor.contiguous, Tensor.flatten, torch.flatten, Tensor.unsqueeze, torch.unsqueeze, Tensor.squeeze, torch.squeeze,
+    Tensor.expand, Tensor.clone, torch.clone, Tensor.to, Tensor.float, Tensor.type, Tensor.type_as, F.dropout,
+    torch.dropout, Tensor.__getitem__, Tensor.split, torch.split, Tensor.chunk, torch.chunk, Tensor.unbind,
+    torch.unbind, torch.movedim, Tensor.movedim,
+    torch.repeat_interleave, Tensor.repeat_interleave, torch.index_select, Tensor.index_select, torch.gather,
+    Tensor.gather, torch.roll, Tensor.unflatten, Tensor.flip, torch.flip, Tensor.select, Tensor.narrow,
+}  # fmt: skip
+DIVIDE = {torch.div, Tensor.div, Tensor.__truediv__}
+HOMOGENEOUS = {
+    *VIEW, *DIVIDE, torch.mean, Tensor.mean, torch.sum, Tensor.sum, torch.neg,
+    Tensor.neg, Tensor.__neg__,
+}  # fmt: skip
+
+
+def is_activation(module: nn.Module) -> bool:
+    """A module that is one elementwise nonlinearity, however it writes it."""
+    if isinstance(module, (nn.MultiheadAttention, nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.Softmax2d)):
+        return False
+    return type(module).__module__ in ("torch.nn.modules.activation", "transformers.activations")
+
+
+def frozen_norm(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Callable[[Tensor], Tensor], Tensor | None]:
+    """A norm at its true deviation: its input, the linear map that it then is, and its bias."""
+    x, scale, centred, bias = norm_of(func, args, kwargs)
+
+    def apply(tensor: Tensor) -> Tensor:
+        return (tensor - tensor.mean(centred, keepdim=True) if centred else tensor) * scale
+
+    return x, apply, bias
+
+
+def norm_of(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, tuple[int, ...], Tensor | None]:
+    """Input of a norm, weight by deviation, the axes over which it takes the mean off (none in an RMS norm), bias."""
+    layered = func is not F.rms_norm
+    names = ("input", "normalized_shape", "weight", "bias", "eps") if layered else ("input", "shape", "weight", "eps")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    weight, eps = given.get("weight"), given.get("eps", 1e-5 if layered else None)
+    axes = tuple(range(-len(given[names[1]]), 0))
+    x = given["input"].detach()
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    centred = x - x.mean(axes, keepdim=True) if layered else x
+    scale = (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+    return given["input"], scale if weight is None else scale * weight, axes if layered else (), given.get("bias")
+
+
+def slope(function: Callable[[Tensor], Tensor], x: Tensor, y: Tensor | None = None) -> Tensor:
+    """f(x) / x of an activation, y being f(x) where it is known, with its limit at 0 from above."""
+    y = function(x) if y is None else y
+    if not x.numel():
+        return x
+    near = torch.full_like(x[:1], _NEAR)
+    limit = (function(near) / near).nan_to_num_().flatten()[0].item()
+    return (y / F.hardshrink(x, _NEAR)).nan_to_num_(limit, limit, limit)  # what is divided by 0 is no number
+
+
+def linear_of(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Input, weight (out, in) and bias of a linear layer."""
+    if func is F.linear:
+        given = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
+        return given["input"], given["weight"], given.get("bias")
+    return args[1], args[2].T, args[0]  # addmm(bias, input, weight)
+
+
+def convolution_of(args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Any]]:
+    """Input, weight and bias of a convolution, and its other arguments."""
+    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    return given.pop("input"), given.pop("weight"), given.pop("bias", None), given
+
+
+class ByActivation(Rules):
+    """Rules to which every activation that is a module is one operation, however it writes it: `inside` is then set."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._activations = [module for module in model.modules() if self.covers(module)]
+        self._handles: list[Any] = []
+        self.inside = 0  # activations that are running
+
+    def covers(self, module: nn.Module) -> bool:
+        """A module that is treated as one activation."""
+        return is_activation(module)
+
+    def concerns(self, x: Tensor) -> bool:
+        """The rules have to do with what goes into this activation."""
+        raise NotImplementedError
+
+    def activated(self, x: Tensor, y: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """The output of an activation, under its rule."""
+        raise NotImplementedError
+
+    def __enter__(self) -> ByActivation:
+        for module in self._activations:
+            self._handles.append(module.register_forward_pre_hook(self._enters))
+            self._handles.append(module.register_forward_hook(self._leaves))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self.inside = [], 0
+
+    def _enters(self, module: nn.Module, args: Any) -> None:
+        self.inside += 1
+
+    def _leaves(self, module: nn.Module, args: Any, out: Tensor) -> Tensor:
+        self.inside -= 1
+        if self.inside or not self.concerns(args[0]):
+            return out
+        with torch._C.DisableTorchFunction():
+            return self.activated(args[0], out, type(module).forward.__get__(module))

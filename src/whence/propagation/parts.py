@@ -1,0 +1,471 @@
+"""Parts of states: what each source contributed to every tensor of a pass, carried along while the model runs.
+
+A state is a sum of parts, one per source, and a rest (biases). Parts go through views, sums, linear maps and norms as
+the state itself does, with attention weights and norms' deviations held at their true values. So the parts of a state
+always add up to it, in any architecture whose operations are known here; where they do not, an error says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from whence.model.tap import Align, Record
+from whence.propagation.operations import (
+    ACTIVATION,
+    ADD,
+    DIVIDE,
+    HOMOGENEOUS,
+    JOIN,
+    LINEAR,
+    MULTIPLY,
+    NORM,
+    PRODUCT,
+    SUBTRACT,
+    VIEW,
+    ByActivation,
+    frozen_norm,
+    linear_of,
+    slope,
+)
+
+Split = Literal["absdot", "norm", "equal", "none"]
+
+
+class Parts(ByActivation):
+    """The parts of every state that comes of a state with parts: (source, *state), the last of them being the rest."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._parts: Any = WeakIdKeyDictionary()  # tensor -> its parts, as long as the model keeps it
+        self._gates: Any = WeakIdKeyDictionary()  # what came out of an activation
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self._parts, self._gates = WeakIdKeyDictionary(), WeakIdKeyDictionary()
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        known = [] if self.inside else [tensor for tensor in _flat(args, kwargs) if tensor in self._parts]
+        if not known:
+            return func(*args, **kwargs)
+        before = {id(tensor): self._parts[tensor] for tensor in known}  # an operation in place changes its operand
+        out = func(*args, **kwargs)
+        with torch.no_grad():
+            self._carry(func, args, kwargs, known, before, out)
+        return out
+
+    # ---- what kinds of parts decide for themselves -----------------------------------------------------------------
+
+    def settled(self, parts: Tensor) -> Tensor:
+        """Parts ready for what is not linear, or ends the layer."""
+        return parts
+
+    def projected(self, x: Tensor, parts: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+        """The parts of a linear layer's output; the bias joins the rest."""
+        return add_rest(nn.functional.linear(parts, weight), bias)
+
+    def joined(self, a: Tensor, first: Tensor, b: Tensor, second: Tensor, out: Tensor) -> Tensor:
+        """The parts of the sum of two tensors with parts."""
+        return first + second
+
+    def added(self, a: Tensor, parts: Tensor, other: Any, out: Tensor) -> Tensor | None:
+        """The parts of the sum of a tensor with parts and something without: it joins the rest."""
+        return with_rest(parts.expand(-1, *out.shape), other)
+
+    def normed(self, x: Tensor, out: Tensor, parts: Tensor) -> None:
+        """A norm was passed."""
+
+    # ---- one operation -----------------------------------------------------------------------------------------------
+
+    def _carry(
+        self, func: Any, args: Any, kwargs: Any, known: list[Tensor], parts: dict[int, Tensor], out: Any
+    ) -> None:
+        made = None
+        if func in LINEAR:
+            x, weight, bias = linear_of(func, args, kwargs)
+            made = self.projected(x, parts[id(x)], weight, bias) if id(x) in parts else None
+        elif func in NORM:
+            x, apply, bias = frozen_norm(func, args, kwargs)
+            ready = self.settled(parts[id(x)])
+            normed = torch.empty_like(ready)
+            for part, its in zip(ready, normed, strict=True):  # one at a time: what is between stays small
+                its.copy_(apply(part))
+            made = self.settled(add_rest(normed, bias))
+            self.normed(x, out, made)
+        elif func in ACTIVATION:
+            made = self.settled(parts[id(args[0])]) * slope(lambda x: func(x, *args[1:], **kwargs), args[0])
+            self._gates[out] = True
+        elif func in ADD or func in SUBTRACT:
+            made = self._sum(func in SUBTRACT, args, parts, out)
+        elif func in MULTIPLY and len(known) == 2:
+            gate, other = (args[0], args[1]) if args[0] in self._gates else (args[1], args[0])
+            made = self.settled(parts[id(other)]) * gate if gate in self._gates else None
+        elif func in JOIN:
+            lost = any(t.requires_grad and id(t) not in parts for t in args[0])
+            made = None if lost else _side_by_side(func, args, kwargs, parts)
+        elif func is Tensor.type_as:
+            made = parts[id(args[0])].to(out.dtype) if id(args[0]) in parts else None
+        elif len(known) == 1 and (func in HOMOGENEOUS or func in MULTIPLY or func in PRODUCT):
+            made = _mapped(func, args, kwargs, known[0], parts[id(known[0])])
+        for tensor, its in zip(out, made, strict=True) if isinstance(out, (tuple, list)) and made else ((out, made),):
+            if isinstance(tensor, Tensor):
+                self._parts.pop(tensor, None)
+                if its is not None:
+                    self._parts[tensor] = its
+
+    def _sum(self, minus: bool, args: Any, parts: dict[int, Tensor], out: Tensor) -> Tensor | None:
+        a, b = args[0], args[1]
+        first, second = parts.get(id(a)), parts.get(id(b))
+        if second is not None and minus:
+            second = -second
+        if first is not None and second is not None:
+            return self.joined(a, first, b, second, out)
+        if first is not None:
+            return self.added(a, first, -b if minus else b, out)
+        return None if second is None else self.added(b, second, a, out)
+
+    def concerns(self, x: Tensor) -> bool:
+        return x in self._parts
+
+    def activated(self, x: Tensor, y: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        with torch.no_grad():
+            self._parts[y] = self.settled(self._parts[x]) * slope(function, x)
+        self._gates[y] = True
+        return y
+
+
+@dataclass
+class _Product:
+    """Weights and values that were multiplied, and of each entry the row (batch, token) and column (head, width)."""
+
+    weights: Tensor  # (batch, head, query, key)
+    values: Tensor  # (batch, head, key, width)
+    rows: Tensor
+    columns: Tensor
+
+
+class Layers(Parts):
+    """Parts within each layer: the state of every token is a source of its own where it enters the layer.
+
+    `reduce(parts, whole)` is called once a layer with (source and rest, batch, token, width) and (batch, token, width),
+    at a stage: "attention" (after the output projection), "residual" (after the residual is added, and after the norm
+    where that follows) or "block" (the layer's output; the feed-forward part joins the rest). `maps` collects the
+    results.
+    """
+
+    def __init__(
+        self,
+        subject: str,
+        model: nn.Module,
+        stage: str,
+        reduce: Callable[[Tensor, Tensor], Any],
+        *,
+        tokens_first: bool = False,
+    ) -> None:
+        super().__init__(model)
+        self._tokens_first = tokens_first  # the model keeps its states as (token, batch, width)
+        self.maps: list[Any] = []
+        self._subject, self._stage, self._reduce = subject, stage, reduce
+        self._products: Any = WeakIdKeyDictionary()  # what came of attention and was not projected yet
+        self._ends_in_norm = False  # layers without a feed-forward part hand on the norm of their sum
+        self._new_layer()
+
+    def _new_layer(self) -> None:
+        self._attended = False
+        self._first: Tensor | None = None  # the sum of residual and attention
+        self._latest: tuple[Tensor, Tensor] | None = None  # that sum and its parts
+        self._norm: tuple[Tensor, Tensor] | None = None  # the norm of it
+        self._last: Tensor | None = None  # the sum with the feed-forward part too
+        self._post = False  # norms follow the sums
+        self._done = False
+
+    def state(self, at: str | int, stream: str, tensor: Tensor) -> Tensor:
+        self._end(tensor)
+        if self._stage != "attention":
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                self._parts[tensor] = diagonal(tensor)
+        return tensor
+
+    def decided(self, logits: Tensor) -> None:
+        self._end(None)
+
+    def seen(self, record: Record, weights: Tensor, values: Tensor, product: Tensor, align: Align) -> None:
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            rows, columns = torch.empty_like(product, dtype=torch.long), torch.empty_like(product, dtype=torch.long)
+            batch, heads, queries, width = align(rows).shape
+            place = torch.arange(batch * queries, device=product.device).view(batch, 1, queries, 1)
+            align(rows).copy_(place.expand(batch, heads, queries, width))
+            place = torch.arange(heads * width, device=product.device).view(1, heads, 1, width)
+            align(columns).copy_(place.expand(batch, heads, queries, width))
+            self._products[product] = _Product(weights.detach(), values.detach(), rows, columns)
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._done:  # the rest of the layer need not be followed
+            return func(*args, **kwargs)
+        products = [tensor for tensor in _flat(args, kwargs) if tensor in self._products]
+        if not products:
+            return super().__torch_function__(func, kinds, args, kwargs)
+        out = func(*args, **kwargs)
+        with torch.no_grad():
+            first = self._products[products[0]]
+            if func in LINEAR:
+                self._project(first, *linear_of(func, args, kwargs)[1:], out)
+            elif func in JOIN:  # heads that came apart
+                self._products[out] = self._together([self._products[p] for p in products], func, args, kwargs)
+            elif func in VIEW and isinstance(out, Tensor) and out.numel() == products[0].numel():
+                if func not in (Tensor.to, Tensor.float, Tensor.type_as, nn.functional.dropout, torch.dropout):
+                    rows, columns = (
+                        func(*_swapped(args, products[0], codes), **kwargs) for codes in (first.rows, first.columns)
+                    )
+                    first = _Product(first.weights, first.values, rows, columns)
+                self._products[out] = first
+        return out
+
+    def _together(self, products: list[_Product], func: Any, args: Any, kwargs: Any) -> _Product:
+        widths = [p.values.shape[1] * p.values.shape[3] for p in products]
+        columns = [p.columns + sum(widths[:n]) for n, p in enumerate(products)]
+        return _Product(
+            torch.cat([p.weights for p in products], 1),
+            torch.cat([p.values for p in products], 1),
+            func([p.rows for p in products], *args[1:], **kwargs),
+            func(columns, *args[1:], **kwargs),
+        )
+
+    def _project(self, product: _Product, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+        """sum_h A_ij W_O^h v_j for every i and j, laid out as the model lays out its states."""
+        heads, width = product.values.shape[1], product.values.shape[3]
+        columns = product.columns.reshape(-1, product.columns.shape[-1])[0]
+        by_head = torch.empty_like(weight)
+        by_head[:, columns] = weight
+        moved = torch.einsum("bhjd,ohd->bhjo", product.values, by_head.view(-1, heads, width))
+        batch, _, tokens, sources = product.weights.shape
+        parts = moved.new_zeros(sources + 1, batch, tokens, len(weight))
+        parts[:-1] = torch.einsum("bhij,bhjo->jbio", product.weights, moved)
+        add_rest(parts, bias)
+        rows = product.rows[..., 0]  # of each place in the model's layout
+        self._attended = True
+        if self._stage == "attention":
+            whole = torch.empty_like(parts[0])
+            whole.flatten(0, 1)[rows] = out
+            self._take(whole, parts)
+        else:
+            self._parts[out] = parts.flatten(1, 2)[:, rows]
+
+    # ---- the end of a stage ------------------------------------------------------------------------------------------
+
+    def projected(self, x: Tensor, parts: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+        return None  # queries, keys, values and the feed-forward part are not followed
+
+    def joined(self, a: Tensor, first: Tensor, b: Tensor, second: Tensor, out: Tensor) -> Tensor:
+        made = first + second
+        if self._attended and self._first is None:
+            self._first, self._latest = out, (out, made)
+        return made
+
+    def added(self, a: Tensor, parts: Tensor, other: Any, out: Tensor) -> Tensor | None:
+        made = with_rest(parts.expand(-1, *out.shape), other)
+        if self._first is not None and self._last is None:  # the feed-forward part comes: `a` is what it is added to
+            self._post, self._last = a is not self._first, out
+            if self._stage == "residual":
+                self._take(a, parts)
+            elif self._stage == "block" and not self._post:
+                self._take(out, made)
+        return made
+
+    def normed(self, x: Tensor, out: Tensor, parts: Tensor) -> None:
+        if self._latest is not None and x is self._latest[0]:
+            self._norm = (out, parts)
+        if self._stage == "block" and self._post and x is self._last:
+            self._take(out, parts)
+
+    def _end(self, entering: Tensor | None) -> None:
+        """The next layer begins, or the model ends: a layer without a feed-forward part ends here."""
+        if self._attended and not self._done and self._stage != "attention":
+            if entering is not None:
+                parts = self._parts.get(entering)
+                end = None if parts is None else (entering, parts)
+                self._ends_in_norm = self._norm is not None and entering is self._norm[0]
+            else:  # as the layers before
+                end = self._norm if self._ends_in_norm else self._latest
+            if end is None:
+                raise ValueError(f"the layers of {self._subject} could not be followed to their end; {_ELSEWHERE}")
+            self._take(*end)
+        self._new_layer()
+
+    def _take(self, whole: Any, parts: Tensor) -> None:
+        if self._done:
+            return
+        self._done = True
+        if self._stage != "attention" and self._first is None:
+            raise ValueError(f"no residual was seen around the attention of {self._subject}; {_ELSEWHERE}")
+        if self._tokens_first and self._stage != "attention":
+            parts, whole = parts.transpose(1, 2), whole.transpose(0, 1)
+        closes(parts.sum(0), whole, self._subject)
+        self.maps.append(self._reduce(parts, whole))
+
+
+class Sources(Parts):
+    """Parts through the whole model, from the states that enter its first layer to the logits: `logits` in the end.
+
+    The rest is divided among the sources by `split`: in proportion to |<part, rest>|, to |part|, or equally among the
+    parts that are not zero; "none" leaves it. Biases of values and output projection are divided together, after the
+    residual is added; others where they come in. A graph is made only to tell what depends on the sources.
+    """
+
+    graph = True
+
+    def __init__(self, subject: str, model: nn.Module, split: Split) -> None:
+        super().__init__(model)
+        self.logits: Tensor | None = None  # (source and rest, batch, class)
+        self._subject, self._split = subject, split
+        self._attended: Any = WeakIdKeyDictionary()  # what came of attention and has not met the residual yet
+        self._words: Any = WeakIdKeyDictionary()  # logits over a vocabulary -> the layer that wrote them
+
+    def state(self, at: str | int, stream: str, tensor: Tensor) -> Tensor:
+        tensor = tensor.detach().requires_grad_()
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            self._parts[tensor] = diagonal(tensor)
+        return tensor
+
+    def added(self, a: Tensor, parts: Tensor, other: Any, out: Tensor) -> Tensor | None:
+        lost = isinstance(other, Tensor) and other.requires_grad  # it depends on the sources, and its parts are unknown
+        return None if lost else super().added(a, parts, other, out)
+
+    def decided(self, logits: Tensor) -> None:
+        parts = self._parts.get(logits)
+        if parts is None:
+            raise ValueError(f"the states of {self._subject} could not be followed to its logits; {_ELSEWHERE}")
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            closes(parts.sum(0), logits, self._subject)
+            self.logits = self.settled(parts)
+
+    def seen(self, record: Record, weights: Tensor, values: Tensor, product: Tensor, align: Align) -> None:
+        self._attended[product] = True
+
+    def settled(self, parts: Tensor) -> Tensor:
+        sources, rest = parts[:-1], parts[-1]
+        if self._split == "none" or not rest.any():
+            return parts
+        if self._split == "absdot":
+            share = torch.einsum("s...w,...w->s...", sources, rest).abs()
+        else:
+            share = sources.norm(dim=-1)
+            share = share if self._split == "norm" else (share > 0).to(parts.dtype)
+        total = share.sum(0, keepdim=True)
+        share = torch.where(total > 0, share / total.clamp(min=torch.finfo(parts.dtype).tiny), 0.0)
+        share = torch.cat([share, -(total > 0).to(share.dtype)])  # what is divided leaves the rest
+        return torch.addcmul(parts, share[..., None], rest)
+
+    def projected(self, x: Tensor, parts: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+        return super().projected(x, parts if x in self._attended else self.settled(parts), weight, bias)
+
+    def joined(self, a: Tensor, first: Tensor, b: Tensor, second: Tensor, out: Tensor) -> Tensor:
+        if a in self._attended or b in self._attended:
+            return self.settled(first + second)
+        return self.settled(first) + self.settled(second)
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in LINEAR and self._writes_words(*linear_of(func, args, kwargs)):
+            out = func(*args, **kwargs)
+            self._words[out] = linear_of(func, args, kwargs)
+            return out
+        given = _flat(args, kwargs)
+        for words in [tensor for tensor in given if tensor in self._words]:
+            x, weight, bias = self._words[words]
+            out = func(*args, **kwargs) if func is Tensor.__getitem__ else None
+            if (
+                out is not None and out.shape[-1] == words.shape[-1]
+            ):  # here words are decided: parts for these places do
+                with torch.no_grad():
+                    parts = _mapped(func, (x, *args[1:]), kwargs, x, self._parts[x])
+                    self._parts[out] = self.projected(x, parts, weight, bias)
+                return out
+            self._parts[words] = self.projected(x, self._parts[x], weight, bias)
+        out = super().__torch_function__(func, kinds, args, kwargs)
+        if (func in VIEW or func in LINEAR) and any(tensor in self._attended for tensor in given):
+            for tensor in out if isinstance(out, (tuple, list)) else (out,):
+                self._attended[tensor] = True
+        return out
+
+    def _writes_words(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+        """A linear layer so much wider than its input writes logits over a vocabulary, at every position."""
+        return x in self._parts and weight.shape[0] >= 8 * weight.shape[1]
+
+
+_ELSEWHERE = "decompositions need self-attention with a residual; use value_zeroing, lrp or a gradient method"
+
+
+def diagonal(state: Tensor) -> Tensor:
+    """Every token its own source: (token and rest, batch, token, width)."""
+    tokens = state.shape[1]
+    parts = state.new_zeros(tokens + 1, *state.shape)
+    parts[torch.arange(tokens), :, torch.arange(tokens)] = state.transpose(0, 1)
+    return parts
+
+
+def with_rest(parts: Tensor, more: Any) -> Tensor:
+    """Parts with something more in the rest; what carries no part is no source."""
+    if more is None:
+        return parts
+    return torch.cat([parts[:-1], (parts[-1] + more)[None]])
+
+
+def add_rest(parts: Tensor, more: Any) -> Tensor:
+    """The same for parts that nobody else holds: in place."""
+    if more is not None:
+        parts[-1] += more
+    return parts
+
+
+def closes(total: Tensor, whole: Tensor, subject: str) -> None:
+    """Parts that do not add up to their state mean that an operation was not understood."""
+    tolerance = {torch.float64: 1e-5, torch.float32: 1e-3}.get(whole.dtype, 0.1)
+    gap = float((total - whole).abs().max() / whole.abs().max().clamp(min=1e-6))
+    if not gap <= tolerance:
+        raise ValueError(
+            f"{subject} does something to its states that decompositions do not follow (its parts miss {gap:.1%} of "
+            "their sum); use value_zeroing, lrp or a gradient method"
+        )
+
+
+def _mapped(func: Any, args: Any, kwargs: Any, tensor: Tensor, parts: Tensor) -> Any:
+    """An operation that is linear in one tensor, on each of its parts."""
+    if func in DIVIDE and args[0] is not tensor:
+        return None  # what divides is not linear
+    func = Tensor.reshape if func is Tensor.view else func
+    return torch.func.vmap(lambda part: func(*_swapped(args, tensor, part), **_swapped(kwargs, tensor, part)))(parts)
+
+
+def _side_by_side(func: Any, args: Any, kwargs: Any, parts: dict[int, Tensor]) -> Tensor:
+    """Tensors put side by side; those without parts are all rest."""
+    like = next(iter(parts.values()))
+    each = []
+    for tensor in args[0]:
+        none = tensor.new_zeros(len(like), *tensor.shape)
+        each.append(parts[id(tensor)] if id(tensor) in parts else with_rest(none, tensor))
+    return torch.func.vmap(lambda *pieces: func(pieces, *args[1:], **kwargs))(*each)
+
+
+def _flat(args: Any, kwargs: Any) -> list[Tensor]:
+    """The tensors among arguments, those in lists too."""
+    found: list[Tensor] = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            found += [part for part in value if isinstance(part, Tensor)]
+    return found
+
+
+def _swapped(given: Any, old: Tensor, new: Tensor) -> Any:
+    if isinstance(given, dict):
+        return {key: new if value is old else value for key, value in given.items()}
+    return tuple(new if value is old else value for value in given)

@@ -1,0 +1,380 @@
+"""The books of one pass: the relevance that every module is given from above, what it hands on, and what is lost.
+
+Relevance is value x gradient, under whatever rules the method runs. Nothing here knows those rules: the method itself
+is run, modules are watched by hooks, and the graph that autograd walks back tells which operations do not conserve.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from whence.core.registry import Record
+from whence.core.results import ModuleRelevance
+from whence.model.batching import Batch
+from whence.model.loan import lent
+from whence.model.subject import Subject
+from whence.model.targets import Aim
+from whence.propagation.operations import ADD, JOIN, NORM, SUBTRACT, is_activation
+
+_WITH_BIAS = {F.linear: 2, torch.addmm: 0, torch.conv1d: 2, torch.conv2d: 2, torch.conv3d: 2}  # where the bias stands
+_IN_PLACE = {Tensor.add_, Tensor.__iadd__}
+
+
+def balance(subject: Subject, batch: Batch, aim: Aim, record: Record, options: dict[str, Any]) -> list[ModuleRelevance]:
+    """The relevance at every module call of the one pass that the method makes over a batch of one."""
+    if not record.signed or record.family not in ("gradient", "relevance"):
+        raise ValueError(_unfit(record))
+    with lent(subject.model):
+        subject.values(batch, aim)  # fixes the target, and all that is found out about the model once
+        ledger = Ledger(subject.model, _blocks(subject, batch))
+        with ledger.open():
+            record.function(subject, batch, _Overheard(aim, ledger.read), **options)
+    if ledger.readings != 1:
+        raise ValueError(_unfit(record))
+    return ledger.rows
+
+
+def _unfit(record: Record) -> str:
+    return (
+        "conservation needs a method that hands relevance down in one backward pass, as lrp, attnlrp and "
+        f"gradient_x_input do, and {record.name} does not; use one of those"
+    )
+
+
+def _blocks(subject: Subject, batch: Batch) -> dict[tuple[str, int], str]:
+    """The calls that are blocks, by module and number of the call, with a name for each."""
+    found: dict[tuple[str, int], str] = {}
+    streams = subject.anatomy(batch).calls
+    for stream, sites in streams.items():
+        for number, site in enumerate(sites):
+            found.setdefault((site.module, site.call), f"{stream} {number}" if len(streams) > 1 else str(number))
+    return found
+
+
+class _Overheard(Aim):
+    """A target that tells its value, with the graph behind it, as soon as it is computed."""
+
+    def __init__(self, aim: Aim, tell: Callable[[Tensor], None]) -> None:
+        vars(self).update(vars(aim))
+        self._tell = tell
+
+    def __call__(self, logits: Tensor, batch: Any) -> Tensor:
+        value = super().__call__(logits, batch)
+        if value.requires_grad:
+            self._tell(value)
+        return value
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A tensor at its place in the graph; kept apart from what operations in place may do to it later."""
+
+    edge: GradientEdge
+    value: Tensor
+
+    @staticmethod
+    def of(tensor: Tensor) -> _Entry:
+        return _Entry(get_gradient_edge(tensor), tensor.detach().clone())
+
+    def relevance(self, gradient: Tensor | None) -> Tensor:
+        """value x gradient; 0 where there is none, also where a mask of -inf meets a gradient of 0."""
+        if gradient is None:
+            return torch.zeros(1, dtype=torch.float64)
+        gradient = gradient.cpu().double()
+        return torch.where(gradient == 0, 0.0, self.value.cpu().double() * gradient)
+
+
+@dataclass(eq=False)
+class _Call:
+    name: str
+    number: int
+    kind: str
+    around: list[_Call]
+    block: str
+    activation: bool
+    holds: bool = False  # a module inside has outputs that are followed
+    inputs: list[_Entry] = field(default_factory=list)
+    sources: list[_Entry] = field(default_factory=list)  # where a stream enters the model, as its word embeddings
+    outputs: list[_Entry] = field(default_factory=list)
+    constants: list[_Entry] = field(default_factory=list)  # biases, position embeddings and the like
+    norm_biases: list[Tensor] = field(default_factory=list)
+
+    def entries(self) -> Iterator[_Entry]:
+        yield from (*self.inputs, *self.sources, *self.outputs, *self.constants)
+
+
+class Ledger(TorchFunctionMode):
+    """While open, keeps the inputs, outputs and added constants of every module call; `read` turns them into rows.
+
+    As the lowest function mode it sees what rules and tap make of an operation. It gives added constants a gradient.
+    """
+
+    def __init__(self, model: nn.Module, blocks: dict[tuple[str, int], str]) -> None:
+        super().__init__()
+        self.rows: list[ModuleRelevance] = []
+        self.readings = 0
+        self._model, self._blocks = model, blocks
+        self._calls: list[_Call] = []
+        self._ended: list[_Call] = []
+        self._running: list[_Call] = []
+        self._counts: Counter[str] = Counter()  # calls of each module so far
+        self._handles: list[Any] = []
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Watch every pass in here."""
+        first = self._model.register_forward_pre_hook(self._begin, with_kwargs=True)
+        try:
+            with self:
+                yield
+        finally:
+            first.remove()
+            self._unhook()
+            self._calls, self._ended, self._running = [], [], []
+
+    def _unhook(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    # ---- the forward pass --------------------------------------------------------------------------------------------
+
+    def _begin(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
+        """A pass begins. Hooks are put on only now, behind those of the pass itself: rules have then had their say."""
+        self._unhook()
+        self._calls, self._ended, self._running, self._counts = [], [], [], Counter()
+        for name, module in model.named_modules():
+            if module is not model:
+                self._handles.append(module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True))
+            self._handles.append(module.register_forward_hook(self._leave))
+        return self._enter("", model, args, kwargs)
+
+    def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        number = self._counts[name]
+        self._counts[name] += 1
+        around = self._running[-1].block if self._running else ""
+        block = self._blocks.get((name, number), around)
+        call = _Call(name, number, type(module).__name__, list(self._running), block, is_activation(module))
+        self._calls.append(call)
+        self._running.append(call)
+        return _aliased((args, kwargs), call.inputs)
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> Any:
+        call = self._running.pop()
+        self._ended.append(call)
+        tracked = {id(t): t for t in pytree.tree_leaves(output) if _tracked(t)}
+        if not call.inputs and not call.holds:  # out of nothing: the pass begins to follow a stream here
+            call.sources = [_Entry.of(tensor) for tensor in tracked.values()]
+        for outer in call.around:
+            outer.holds |= bool(tracked)
+        if len(tracked) > 1:  # one of several may be made of another, inside: only what is used outside counts
+            output = _aliased(output, call.outputs)
+        else:  # as it is: rules know some tensors by identity
+            call.outputs = [_Entry.of(tensor) for tensor in tracked.values()]
+        for bias in call.norm_biases:
+            call.constants += [_Entry(entry.edge, bias) for entry in call.outputs]
+        return output
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._running and torch.is_grad_enabled() and _tracked([*args, *kwargs.values()]):
+            args, kwargs = self._with_constants(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _with_constants(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments, with gradients for constants that are added to states."""
+        if func in ADD or func in SUBTRACT:
+            terms = self._terms(args)
+            return (args[0] if func in _IN_PLACE else self._constant(terms[0]), *map(self._constant, terms[1:])), kwargs
+        if func in JOIN:
+            return (type(args[0])(map(self._constant, args[0])), *args[1:]), kwargs
+        if func in NORM:  # rules leave its bias out of what they differentiate
+            bias = kwargs["bias"] if "bias" in kwargs else args[3] if len(args) > 3 and func is not F.rms_norm else None
+            self._running[-1].norm_biases += [] if bias is None else [bias.detach()]
+        elif func in _WITH_BIAS:
+            place = _WITH_BIAS[func]
+            args = tuple(self._constant(a) if number == place else a for number, a in enumerate(args))
+            kwargs = {name: self._constant(a) if name == "bias" else a for name, a in kwargs.items()}
+        return args, kwargs
+
+    def _terms(self, args: Any) -> Any:
+        """The terms of a sum, numbers as tensors, except in activations: there they are part of how it is written."""
+        state = next((value for value in args if _tracked(value)), None)
+        if state is None or self._running[-1].activation:
+            return args
+        return tuple(state.new_tensor(value) if isinstance(value, (int, float)) else value for value in args)
+
+    def _constant(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.requires_grad or not value.is_floating_point():
+            return value
+        constant = value.detach().requires_grad_()
+        self._running[-1].constants.append(_Entry.of(constant))
+        return constant
+
+    # ---- the backward pass -------------------------------------------------------------------------------------------
+
+    def read(self, value: Tensor) -> None:
+        """One row per call, in the order in which they begin, for the pass that ended in this value."""
+        self.readings += 1
+        entries = [entry for call in self._calls for entry in call.entries()]
+        edges = [entry.edge for entry in entries]
+        gradients = torch.autograd.grad(value.sum(), edges, allow_unused=True, retain_graph=True)
+        pairs = list(zip(entries, gradients, strict=True))
+        operations = self._operations({entry.edge.node for entry, gradient in pairs if gradient is not None})
+        self.rows = _rows(self._calls, {id(e): e.relevance(g) for e, g in pairs}, operations)
+
+    def _operations(self, reached: set[Node]) -> dict[int, tuple[str, ...]]:
+        """By call, the operations in it and in no module inside it that do not conserve, read off the graph."""
+        owned: set[Node] = set()
+        found: dict[int, tuple[str, ...]] = {}
+        for call in self._ended:  # inner ones first
+            ends = {entry.edge.node for entry in call.inputs}
+            waiting = [entry.edge.node for entry in call.outputs if entry.edge.node in reached]
+            seen, names = set(ends), list[str]()
+            while waiting:
+                node = waiting.pop()
+                if node in seen:
+                    continue
+                seen.add(node)
+                if node not in owned:
+                    owned.add(node)
+                    names += [_name(node)] if _leaks(node) else []
+                waiting += [following for following, _ in node.next_functions if following is not None]
+            owned |= ends
+            found[id(call)] = tuple(sorted(set(names)))
+        return found
+
+
+def _rows(
+    calls: list[_Call], relevance: dict[int, Tensor], operations: dict[int, tuple[str, ...]]
+) -> list[ModuleRelevance]:
+    """The calls that have outputs to be given relevance, with their sums."""
+
+    def total(entries: Iterable[_Entry]) -> float:
+        return float(sum(relevance[id(entry)].sum() for entry in entries))
+
+    def size(entries: Iterable[_Entry]) -> float:
+        return float(sum(relevance[id(entry)].abs().sum() for entry in entries))
+
+    rows: dict[int, ModuleRelevance] = {}
+    sources, constants, inner = (defaultdict[int, float](float) for _ in range(3))  # sums over what is inside a call
+    for call in reversed(calls):  # what is inside comes first
+        sources[id(call)] += total(call.sources)
+        constants[id(call)] += total(call.constants)
+        out, into = total(call.outputs), total(call.inputs) + sources[id(call)]
+        leak = out - into - constants[id(call)]
+        if call.outputs:
+            rows[id(call)] = ModuleRelevance(
+                name=call.name,
+                kind=call.kind,
+                call=call.number,
+                depth=len(call.around),
+                block=call.block,
+                relevance_out=out,
+                relevance_in=into,
+                bias=constants[id(call)],
+                leak=leak,
+                own_leak=leak - inner[id(call)],
+                absolute=max(size(call.outputs), size(call.inputs)),
+                uncovered=operations[id(call)],
+            )
+        if call.around:
+            outer = id(call.around[-1])
+            sources[outer] += sources[id(call)]
+            constants[outer] += constants[id(call)]
+            inner[outer] += leak if call.outputs else 0.0
+    return [rows[id(call)] for call in calls if id(call) in rows]
+
+
+def _aliased(holder: Any, entries: list[_Entry]) -> Any:
+    """The tensors in it that are followed, each under a new identity: its gradient is what flows through there."""
+    if not torch.is_grad_enabled():
+        return holder
+    made: dict[int, Tensor] = {}
+
+    def alias(tensor: Tensor) -> Tensor:
+        if not _tracked(tensor):
+            return tensor
+        if id(tensor) not in made:
+            made[id(tensor)] = tensor.view_as(tensor)
+            entries.append(_Entry.of(made[id(tensor)]))
+        return made[id(tensor)]
+
+    return pytree.tree_map_only(Tensor, alias, holder)
+
+
+def _tracked(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_tracked, value))
+    return isinstance(value, Tensor) and value.requires_grad and value.is_floating_point()
+
+
+# ---- what autograd's nodes conserve ----------------------------------------------------------------------------------
+
+_BY_RULE = ("_Through", "_Scaled")  # how rules are written
+# y * dy is x * dx for these: y(a x) = a y(x), in all inputs together
+_HOMOGENEOUS = {
+    "Abs", "AccumulateGrad", "Add", "Alias", "Amax", "Amin", "AsStrided", "AvgPool2D", "Cat", "Clone", "ConstantPadNd",
+    "CopySlices", "Cumsum", "Diagonal", "Dropout", "Embedding", "Expand", "Flip", "Gather", "Index", "IndexAdd",
+    "IndexPut", "IndexSelect", "LeakyRelu", "LinalgVectorNorm", "MaskedFill", "MaskedScatter", "Max",
+    "MaxPool2DWithIndices", "Maximum", "Mean", "Min", "Minimum", "NativeDropout", "Neg", "Permute", "Prelu", "Relu",
+    "Repeat", "ReshapeAlias", "Roll", "Rsub", "Scatter", "ScatterAdd", "Select", "Slice", "Split", "SplitWithSizes",
+    "Squeeze", "Stack", "Sub", "Sum", "T", "Threshold", "ToCopy", "Topk", "Transpose", "Unbind", "Unfold",
+    "UnsafeSplit", "UnsafeView", "Unsqueeze", "UpsampleBicubic2D", "UpsampleBilinear2D", "View", "Where",
+    *_BY_RULE,
+}  # fmt: skip
+_VIEWS = {
+    "Clone", "Expand", "Permute", "ReshapeAlias", "Squeeze", "T", "ToCopy", "Transpose", "UnsafeView", "Unsqueeze",
+    "View",
+}  # fmt: skip
+# products, and which of their inputs are factors
+_FACTORS = {
+    "Mul": (0, 1), "Mm": (0, 1), "Bmm": (0, 1), "Mv": (0, 1), "Dot": (0, 1), "Addmm": (1, 2), "Baddbmm": (1, 2),
+    "GroupedMm": (0, 1), "Convolution": (0, 1),
+}  # fmt: skip
+_SPELLED = {"NativeLayerNorm": "layer_norm", "Bmm": "matmul", "Mm": "matmul", "Addmm": "matmul", "Baddbmm": "matmul"}
+
+
+def _short(node: Node) -> str:
+    """`torch::autograd::AccumulateGrad` and `SinBackward0` without what is around the name."""
+    return node.name().rpartition("::")[2].partition("Backward")[0]
+
+
+def _leaks(node: Node) -> bool:
+    """The operation gives its inputs more or less relevance than it was given."""
+    name = _short(node)
+    following = [step for step, _ in node.next_functions]
+    if name in _FACTORS:
+        factors = [following[place] for place in _FACTORS[name]]
+        return None not in factors and not all(map(_halved, factors))
+    if name == "Div":
+        return len(following) > 1 and following[1] is not None
+    return name not in _HOMOGENEOUS
+
+
+def _halved(node: Node | None) -> bool:
+    """A factor that a rule gives half of the relevance."""
+    while node is not None and _short(node) in _VIEWS:
+        node = node.next_functions[0][0]
+    return node is not None and _short(node) in _BY_RULE
+
+
+def _name(node: Node) -> str:
+    """As users write it: scaled_dot_product_attention, softmax, layer_norm."""
+    name = _short(node)
+    if name.startswith("ScaledDotProduct"):
+        return "scaled_dot_product_attention"
+    spelled = "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+    return _SPELLED.get(name, spelled)

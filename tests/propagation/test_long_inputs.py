@@ -1,0 +1,99 @@
+"""The lean path for long inputs: the same scores as the trace that keeps everything, without keeping it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import whence
+from families import family, fresh
+from whence.model import subject
+from whence.model.loan import difference, fingerprint
+from whence.model.tap import Tap
+from whence.propagation import long_inputs
+
+FUSED = ["bert", "albert", "vit", "gpt2", "llama", "gemma3", "modernbert", "torch-sdpa"]
+METHODS = [
+    "gae",
+    "gae(start_layer=1)",
+    "rollout",
+    "rollout(read='received_sum')",
+    "grad_sam",
+    "grad_sam(read='received')",
+    "attention_x_gradient",
+    "attention_x_gradient(read='query', positive=True)",
+]
+
+
+def both_ways(
+    monkeypatch: pytest.MonkeyPatch, s: subject.Subject, inputs: list[Any], method: str
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Scores from a trace that keeps all attention, and from tiles of a few rows."""
+    monkeypatch.setattr(subject, "LEAN_BYTES", 2**62)
+    kept = [a.scores for a in whence.explain(s, inputs, method=method)]
+    monkeypatch.setattr(subject, "LEAN_BYTES", 0)
+    monkeypatch.setattr(long_inputs, "_TILE_BYTES", 4 * len(inputs) * 20 * 3)
+    return kept, [a.scores for a in whence.explain(s, inputs, method=method)]
+
+
+def wrapped(name: str, made: Any = None) -> subject.Subject:
+    made = made or family(name)
+    return whence.wrap(made.model, made.processor, **made.kwargs)
+
+
+def far(kept: list[np.ndarray], again: list[np.ndarray]) -> float:
+    return max(float(np.abs(a - b).max() / np.abs(a).max()) for a, b in zip(kept, again, strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", FUSED)
+def test_the_same_scores(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = wrapped(name)
+    kept, again = both_ways(monkeypatch, s, family(name).inputs[:3], method)
+    assert list(s._fused.values()) == [True]
+    assert far(kept, again) <= 1e-5  # the fused and the eager path differ by rounding
+
+
+@pytest.mark.parametrize("name", ["bert", "albert"])
+def test_the_same_scores_in_double_precision(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = fresh(name)
+    made.model.double()
+    kept, again = both_ways(monkeypatch, wrapped(name, made), made.inputs[:3], "gae")
+    assert far(kept, again) <= 1e-10
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt-oss", "deberta-v2", "torch-encoder", "bart", "lxmert"])
+def test_models_whose_fused_path_is_another_or_none_keep_the_trace(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = wrapped(name)
+    kept, again = both_ways(monkeypatch, s, family(name).inputs[:2], "gae")
+    assert True not in s._fused.values() and far(kept, again) == 0
+
+
+def test_no_attention_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = wrapped("bert")
+    inputs = family("bert").inputs[:2]
+    monkeypatch.setattr(subject, "LEAN_BYTES", 0)
+    whence.explain(s, inputs, method="gae")
+    recorded = []
+    monkeypatch.setattr(Tap, "_fire", lambda *anything: recorded.append(anything))
+    whence.explain(s, inputs, method="gae")
+    assert not recorded
+
+
+def test_a_wrong_tile_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison can fail: a causal mask that is forgotten changes the scores."""
+    monkeypatch.setattr(long_inputs, "_mask", lambda mask, causal, head, rows, k, q: q.new_zeros(1))
+    kept, again = both_ways(monkeypatch, wrapped("gpt2"), family("gpt2").inputs[:1], "rollout")
+    assert far(kept, again) > 1e-2
+
+
+def test_the_model_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = fresh("bert")
+    s = wrapped("bert", made)
+    whence.explain(s, made.inputs[:2], method="gae")
+    before = fingerprint(made.model, full=True)
+    monkeypatch.setattr(subject, "LEAN_BYTES", 0)
+    whence.explain(s, made.inputs[:2], method="gae")
+    assert not difference(before, fingerprint(made.model, full=True))

@@ -23,7 +23,7 @@ from rich.table import Table
 from transformers import BertConfig, BertForSequenceClassification
 
 import whence
-from whence.core.results import Input
+from whence.core.inputs import Input
 
 
 class Race(NamedTuple):

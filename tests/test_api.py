@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 import whence
 from families import LABELS, TEXTS, family, fresh, plain_inputs, plain_logits
-from whence.core import registry
-from whence.core.results import Attribution, Target
+from whence.core import registry, specs
+from whence.core.inputs import Target
+from whence.core.results import Attribution
 from whence.model.subject import Subject
 
 
@@ -69,7 +70,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "options"), OPTIONS)
 def test_a_spec_reads_back_as_what_it_was_written_from(name: str, options: dict[str, Any]) -> None:
     spec = registry.find("method", name).spec(options)
-    assert registry.parse(spec) == (name, options)
+    assert specs.parse(spec) == (name, options)
     record, again = registry.resolve("method", spec)
     assert (record.name, again, record.spec(again)) == (name, options, spec)
 
@@ -85,15 +86,15 @@ def test_spaces_and_quotes_in_a_spec(own_method: Callable[..., str]) -> None:
         """A method."""
 
     own_method(own)
-    assert registry.parse(" own ( sizes = [1,2] ) ") == ("own", {"sizes": [1, 2]})
+    assert specs.parse(" own ( sizes = [1,2] ) ") == ("own", {"sizes": [1, 2]})
     for text in ("it's", 'a "b"', "a, b=(c)", "new\nline", "שלום"):
         record, options = registry.resolve("method", "own", {"text": text})
-        assert registry.parse(record.spec(options)) == ("own", {"text": text})
+        assert specs.parse(record.spec(options)) == ("own", {"text": text})
 
 
 def test_the_result_carries_the_spec_it_ran_with() -> None:
     a = whence.explain(subject("bert"), "a film", method="gradient(at='word')", reduce="l1")
-    assert registry.parse(a.method) == ("gradient", {"at": "word", "reduce": "l1"})
+    assert specs.parse(a.method) == ("gradient", {"at": "word", "reduce": "l1"})
     again = whence.explain(subject("bert"), "a film", method=a.method)
     assert again == a
     assert whence.explain(subject("bert"), "a film", method="gradient", at="embeddings").method == "gradient"

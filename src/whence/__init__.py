@@ -26,14 +26,14 @@ _PUBLIC = {
     "metric": "core.registry",
     "Explained": "core.registry",
     "Arbitration": "core.scoreboards",
-    "AttentionMaps": "core.results",
+    "AttentionMaps": "core.attention_maps",
     "Attribution": "core.results",
     "Comparison": "core.results",
-    "Conservation": "core.results",
-    "Input": "core.results",
+    "Conservation": "core.relevance_balance",
+    "Input": "core.inputs",
     "Score": "core.scoreboards",
     "Scoreboard": "core.scoreboards",
-    "Target": "core.results",
+    "Target": "core.inputs",
 }
 
 if TYPE_CHECKING:
@@ -47,8 +47,11 @@ if TYPE_CHECKING:
         list_models,
         score,
     )
+    from whence.core.attention_maps import AttentionMaps
+    from whence.core.inputs import Input, Target
     from whence.core.registry import Explained, method, metric
-    from whence.core.results import AttentionMaps, Attribution, Comparison, Conservation, Input, Target
+    from whence.core.relevance_balance import Conservation
+    from whence.core.results import Attribution, Comparison
     from whence.core.scoreboards import Arbitration, Score, Scoreboard
     from whence.measure.arbitration import arbitrate
     from whence.measure.evaluation import evaluate

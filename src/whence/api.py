@@ -9,8 +9,11 @@ import numpy as np
 
 from whence import zoo
 from whence.core import registry
+from whence.core.attention_maps import AttentionMaps
+from whence.core.inputs import Input, Target
 from whence.core.registry import Explained, Record
-from whence.core.results import AttentionMaps, Attribution, Comparison, Conservation, Input, Target
+from whence.core.relevance_balance import Conservation
+from whence.core.results import Attribution, Comparison
 from whence.core.scoreboards import Score
 from whence.model.batching import cut, shown
 from whence.model.loan import lent

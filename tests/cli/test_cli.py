@@ -24,6 +24,7 @@ import whence
 from families import family
 from whence import cli, zoo
 from whence.core import registry
+from whence.core.tasks import NAMES
 
 TEXT = "the actors were wonderful , but unforgettable"
 PROGRAM = [sys.executable, "-c", "from whence.cli import main; main()"]
@@ -381,7 +382,7 @@ def test_methods_as_a_table_for_documents() -> None:
         assert len(cells) == len(columns) - 2 == rule.count("---")
         assert cells[1] == record.family and re.sub(r"\\([|*_<])", r"\1", cells[2]) == record.summary
         assert cells[3:5] == ["yes" if promise else "no" for promise in (record.signed, record.complete)]
-        assert cells[5] == ("all" if record.tasks == registry.TASKS else ", ".join(record.tasks))
+        assert cells[5] == ("all" if record.tasks == NAMES else ", ".join(record.tasks))
         assert record.paper in cells[6]
     assert cli._escaped("|a_i| `b_i` <- c*d") == r"\|a\_i\| `b_i` \<- c\*d"
 

@@ -22,7 +22,8 @@ from results_by_hand import (
     pieces,
     text_example,
 )
-from whence.core.results import Attribution, Comparison, Input, Target
+from whence.core.inputs import Input, Target
+from whence.core.results import Attribution, Comparison
 from whence.core.scoreboards import Score
 
 EXAMPLES = [text_example, pair_example, generated_example, picture_example]

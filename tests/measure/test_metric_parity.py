@@ -13,7 +13,8 @@ from torch import nn
 
 import whence
 from families import bert_tokenizer, family
-from whence.core.results import Attribution, Target
+from whence.core.inputs import Target
+from whence.core.results import Attribution
 
 TEXT = "nobody laughed at the jokes because the ending was slow"
 SIGNED = np.array([0.4, -0.7, 0.15, 0.9, -0.05, 0.3, 1.1, -0.2, 0.6, -1.3])

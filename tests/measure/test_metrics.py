@@ -21,7 +21,8 @@ from torch.nn import functional as F
 import whence
 from families import PICTURES, family, fresh, subject_of
 from whence.core import registry
-from whence.core.results import Attribution, Input, Target
+from whence.core.inputs import Input, Target
+from whence.core.results import Attribution
 from whence.measure.cases import Runner, cases
 from whence.measure.metrics import robustness
 from whence.measure.metrics.faithfulness import ranked_truthfulness

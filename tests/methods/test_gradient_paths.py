@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import whence
 from families import Family, fresh
-from whence.core.results import Input
+from whence.core.inputs import Input
 from whence.model.subject import Subject
 
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-10}

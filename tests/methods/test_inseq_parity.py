@@ -11,7 +11,8 @@ import pytest
 
 import whence
 from peers.inseq_figures import AIMED, FIGURES, INSTEAD, LAYERS, MODELS, PIECES, TEXTS, made, tokenizer
-from whence.core.results import Attribution, Target
+from whence.core.inputs import Target
+from whence.core.results import Attribution
 from whence.model.subject import Subject
 
 ATTENTION = [f"attention(layer={layer})" for layer in range(LAYERS)]

@@ -16,7 +16,7 @@ from torch import nn
 
 import whence
 from families import LOGITS, PICTURES, TEXTS, Family, family, fresh, plain_inputs
-from whence.core.results import Input
+from whence.core.inputs import Input
 from whence.methods import perturbation
 from whence.model import masked_inputs
 from whence.model.masked_inputs import expanded, masked, masked_values, units, ways

@@ -22,7 +22,7 @@ from transformers.models.levit.image_processing_pil_levit import LevitImageProce
 from transformers.models.vilt.image_processing_pil_vilt import ViltImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-from whence.core.results import Input
+from whence.core.inputs import Input
 from whence.model.encoding import Layout, encode, mask_ids, pieces, with_output
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,!?'-0123456789"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import whence
 from families import FAMILIES, LABELS, LOGITS, REGIONS_AND_QUESTIONS, family, fresh
-from whence.core.results import Input
+from whence.core.inputs import Input
 from whence.model.batching import Batch
 from whence.model.passes import Trace
 from whence.model.subject import Subject

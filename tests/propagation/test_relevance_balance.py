@@ -18,7 +18,7 @@ import whence
 from families import fresh, kept_in, plain_inputs
 from whence.cli import app
 from whence.core import registry
-from whence.core.results import ModuleRelevance
+from whence.core.relevance_balance import ModuleRelevance
 from whence.model.loan import difference, fingerprint
 from whence.propagation.backward_rules import Conserving
 from whence.propagation.operations import NORM

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from whence.core.results import Attribution, Comparison, Input, Target
+from whence.core.inputs import Input, Target
+from whence.core.results import Attribution, Comparison
 
 POSITIVE = Target("logit", 1, "positive")
 

@@ -23,7 +23,8 @@ from results_by_hand import (
     pieces,
     text_example,
 )
-from whence.core.results import Attribution, Comparison, Target
+from whence.core.inputs import Target
+from whence.core.results import Attribution, Comparison
 from whence.views import image, tokens
 
 BLUE, RED = tokens.FOR, tokens.AGAINST

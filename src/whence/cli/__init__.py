@@ -23,7 +23,10 @@ from typer.core import TyperCommand
 
 import whence
 from whence.core import registry
-from whence.measure.datasets import PICTURES
+from whence.core.files import PICTURES
+from whence.core.specs import parse
+from whence.core.tasks import NAMES as ALL_TASKS
+from whence.core.wording import suggest
 
 TEXT_MODEL, PICTURE_MODEL = "sst2", "digits"  # the embedded models that are used when none is named
 
@@ -353,7 +356,7 @@ def _question(ctx: typer.Context, specs: list[str]) -> Callable[..., Any]:
 
 def _resolved(ctx: typer.Context, specs: Sequence[str]) -> list[tuple[registry.Record, dict[str, Any]]]:
     """Every method with the options of its spec and those of the command line that it takes."""
-    records = [registry.find("method", registry.parse(spec)[0]) for spec in specs]
+    records = [registry.find("method", parse(spec)[0]) for spec in specs]
     given: list[dict[str, Any]] = [{} for _ in specs]
     for flag, text in ctx.obj:
         name = flag[2:].replace("-", "_")
@@ -371,7 +374,7 @@ def _unknown(ctx: typer.Context, flag: str, name: str, records: Sequence[registr
     owners = [record.name for record in registry.records("method") if name in record.options]
     known = {own for param in ctx.command.params for own in param.opts if own.startswith("--")}
     known |= {_flag(option) for record in records for option in record.options}
-    hint = f"it is an option of {', '.join(owners)}" if owners else registry.suggest(flag, known)
+    hint = f"it is an option of {', '.join(owners)}" if owners else suggest(flag, known)
     return f"neither whence {ctx.info_name} nor {names} has the option {flag!r}; {hint}"
 
 
@@ -497,7 +500,7 @@ def _markdown(records: Sequence[registry.Record]) -> str:
     """The methods as a table for documents, a line each."""
     lines = ["| name | family | what it is | signed | complete | works on | paper |", "|---|---|---|---|---|---|---|"]
     for record in records:
-        tasks = "all" if record.tasks == registry.TASKS else ", ".join(record.tasks)
+        tasks = "all" if record.tasks == ALL_TASKS else ", ".join(record.tasks)
         signed, complete = ("yes" if promise else "no" for promise in (record.signed, record.complete))
         cells = (f"`{record.name}`", record.family, _escaped(record.summary), signed, complete, tasks)
         lines.append(f"| {' | '.join(cells)} | {_link(record.paper)} |")

@@ -26,7 +26,8 @@ from whence.cli import (
     app,
 )
 from whence.core import registry
-from whence.measure.datasets import PICTURES, read, written
+from whence.core.files import PICTURES
+from whence.measure.datasets import read, written
 
 SCORE_EXAMPLES = (
     "Example: [cyan]whence explain 'a masterful film' --save a.json && whence score a.json --metric auac[/cyan]"

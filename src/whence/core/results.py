@@ -1,67 +1,70 @@
-"""What goes in and what comes out: Input, Target, Attribution, AttentionMaps, ... Numpy only; no model, no torch."""
+"""What explaining comes to: Attribution, Comparison. Numbers only: no model, no torch, no looks."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
-from whence.core.storage import Result, Storable, floats, read_only
+from whence.core import geometry
+from whence.core.inputs import Input, Target, check_axis, merged_words, word_starts
+from whence.core.storage import VERSION, Storable, floats, read_only
+
+S = TypeVar("S", bound="Result")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Input(Storable):
-    """One encoded example: what was given, its named features, and what the model is fed."""
+class Result(Storable):
+    """A record with a file and views of its own."""
 
-    raw: Any  # what was given: a string, an image array, or a dict with named parts
-    features: tuple[str, ...]  # names: token pieces, "patch 0,3", regions
-    streams: tuple[str, ...]  # the stream of each feature: "text", "image", "source", "target"
-    special: np.ndarray  # (feature,) bool: put there by the tokenizer or the model, as [CLS]
-    tensors: dict[str, np.ndarray]  # what the model is fed, without the batch axis
-    words: np.ndarray  # (feature,) int: number of the word a piece belongs to, -1 for none
-    offsets: np.ndarray  # (feature, 2) int: characters of texts[part], -1 for none
-    parts: tuple[str, ...]  # the text each feature's offsets point into: "text", "pair", ..., "" for none
-    texts: dict[str, str] = field(default_factory=dict)  # part -> the original text
-    grid: tuple[int, int] | None = None  # rows and columns of the patches or regions
-    image: np.ndarray | None = None  # (height, width, 3) uint8: the picture the model saw
-    box: tuple[float, float, float, float] | None = None  # left, top, right, bottom of that in the original
-    size: tuple[int, int] | None = None  # width and height of the original picture
-    generated: tuple[int, ...] = ()  # features that were generated, one row of scores each
-    notes: tuple[str, ...] = ()  # what was done to the input, as truncation
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write JSON from which `load` gives an equal result, every array exact."""
+        content = {"format": "whence", "version": VERSION, **self.to_dict()}
+        lines = (f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, allow_nan=False)}" for k, v in content.items())
+        Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._set("special", np.asarray(self.special, dtype=bool))
-        self._set("words", np.asarray(self.words, dtype=np.int64))
-        self._set("offsets", np.asarray(self.offsets, dtype=np.int64).reshape(-1, 2))
-        for name in ("streams", "special", "words", "offsets", "parts"):
-            _check_axis(f"Input.{name}", "feature", len(getattr(self, name)), len(self.features))
+    @classmethod
+    def load(cls: type[S], path: str | PathLike[str]) -> S:
+        """Read what `save` wrote; needs no model and no torch."""
+        expected = f"expected a file written by {cls.__name__}.save, but {str(path)!r}"
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (ValueError, RecursionError):
+            raise ValueError(f"{expected} is not JSON") from None
+        if not isinstance(content, dict) or content.get("format") != "whence":
+            raise ValueError(f"{expected} is other JSON")
+        if content.get("$record") != cls.__name__:
+            raise ValueError(f"{expected} holds a {content.get('$record')}; load it with that class")
+        if content.get("version") != VERSION:
+            raise ValueError(f"{expected} has format version {content.get('version')}, this whence reads {VERSION}")
+        try:
+            return cls.from_dict(content)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{expected} is damaged ({error}); save it again") from None
 
-    def __repr__(self) -> str:
-        return f"Input({len(self.features)} features: {' '.join(self.features[:12])!a})"
+    def __str__(self: Any) -> str:
+        from whence import views
 
+        return views.plain(self)
 
-@dataclass(frozen=True)
-class Target(Storable):
-    """The scalar that is explained, by name; `targets.py` computes it."""
+    def __rich__(self: Any) -> Any:
+        from whence import views
 
-    kind: str = "logit"  # logit, probability, log_probability, log_odds, margin, contrast, function
-    index: int | None = None  # class or token
-    name: str = ""  # its label or text
-    against: int | None = None  # the other class or token of a contrast
-    against_name: str = ""
-    predicted: bool = False  # not asked for: it is what the model predicted
+        return views.coloured(self)
 
-    def __str__(self) -> str:
-        if self.kind == "function":
-            return self.name
-        if self.kind == "contrast":
-            return f"logit of {self.name!r} minus logit of {self.against_name!r}"
-        words = {"log_probability": "log-probability", "log_odds": "log-odds", "margin": "margin to the runner-up"}
-        return f"{words.get(self.kind, self.kind)} of {self.name!r}"
+    def to_html(self: Any) -> str:
+        """A self-contained page."""
+        from whence import views
+
+        return views.html(self)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,7 +95,7 @@ class Attribution(Result):
         for name in ("output", "base", "residual"):
             self._set_per_row(name)
         if isinstance(self.target, tuple):
-            _check_axis("target", "generated", len(self.target), math.prod(self.scores.shape[:-1]))
+            check_axis("target", "generated", len(self.target), math.prod(self.scores.shape[:-1]))
 
     def _set_per_row(self, name: str) -> None:
         """A float, or one entry per generated row; one base may serve all rows."""
@@ -111,7 +114,7 @@ class Attribution(Result):
             raise ValueError(f"{name} must have the axes {axes!r}, got an array of shape {shape}")
         sizes = {"feature": len(self.input.features), "generated": len(self.input.generated)}
         for axis, found in zip(axes, shape, strict=True):
-            _check_axis(name, axis, found, sizes[axis])
+            check_axis(name, axis, found, sizes[axis])
 
     def __repr__(self) -> str:
         shape = " x ".join(f"{n} {axis}" for n, axis in zip(self.scores.shape, self.axes, strict=True))
@@ -136,7 +139,7 @@ class Attribution(Result):
         """Scores of whole words: the pieces' sum, max or mean (hidden pieces left out of max and mean)."""
         if reduce not in ("sum", "max", "mean"):
             raise ValueError(f"reduce must be 'sum', 'max' or 'mean', got {reduce!r}")
-        starts = _word_starts(self.input)
+        starts = word_starts(self.input)
         visible = np.logical_or.reduceat(self.visible, starts, axis=-1)
         if reduce == "max":
             seen = np.where(self.visible, self.scores, -np.inf)
@@ -150,17 +153,19 @@ class Attribution(Result):
         return replace(
             self,
             scores=scores,
-            input=_merge(self.input, starts),
+            input=merged_words(self.input, starts),
             visible=visible,
             residual=self.residual if reduce == "sum" else None,
             notes=self.notes if note in self.notes else (*self.notes, note),
         )
 
     def heatmap(self, original: bool = False) -> np.ndarray:
-        """(height, width) scores over the picture the model saw, or over the original; rows first if generated."""
-        from whence.views.image import heatmap
+        """(height, width) scores over the picture the model saw, or over the original; rows first if generated.
 
-        return heatmap(self, original)
+        The method's own map of pixels where it made one, else the scores of patches, between their centres bilinearly.
+        """
+        pixels = self.details.get("pixels")
+        return geometry.heatmap(self.input, self.scores, original, None if pixels is None else np.asarray(pixels))
 
     def plot(self) -> Any:
         """A matplotlib Figure."""
@@ -215,191 +220,3 @@ class Comparison(Result):
 
         scales = ", ".join(f"{a.method} {number(largest(a.scores))}" for a in self.attributions)
         return f"Each method has its own scale: compare order and sign, not size. Largest |score|: {scales}."
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class AttentionMaps(Result):
-    """All attention weights of one example, as the model used them: a row is a query, its columns are the keys."""
-
-    weights: dict[tuple[str, str], np.ndarray]  # (query stream, key stream) -> (layer, head, query, key); "*": all
-    input: Input
-    model: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.weights:
-            raise ValueError("attention maps need the weights of at least one pair of streams, got none")
-        kept = {pair: read_only(floats("weights", array)) for pair, array in self.weights.items()}
-        for pair, array in kept.items():
-            if array.ndim != 4:
-                raise ValueError(f"weights of {pair} must have the axes layer, head, query, key, got {array.shape}")
-            for axis, stream, found in zip(("query", "key"), pair, array.shape[2:], strict=True):
-                _check_axis(f"weights of {pair}", axis, found, len(self.members(stream)))
-        self._set("weights", kept)
-
-    def __repr__(self) -> str:
-        shapes = (f"{':'.join(pair)} {' x '.join(map(str, array.shape))}" for pair, array in self.weights.items())
-        return f"AttentionMaps({', '.join(shapes)} of {self.input!r})"
-
-    def members(self, stream: str) -> tuple[int, ...]:
-        """The features of a stream, in order: the names of a map's rows or columns."""
-        return tuple(i for i, name in enumerate(self.input.streams) if stream in ("*", name))
-
-    def matrix(self, layer: int = -1, head: int | None = None, streams: Any = None) -> np.ndarray:
-        """(query, key) weights of one head, or the mean over the heads."""
-        view = self.view(layer=layer, head=head, streams=streams)
-        return view.matrix(*view.panels[0])
-
-    def view(self, **choice: Any) -> Any:
-        """What to show: `layer`, `head`, `query`, `streams`, `all_heads`, `all_layers`; prints and plots itself.
-
-        By default the mean over the heads of the last layer, cross-attention of an encoder-decoder; over a picture,
-        what its first special token looks at. `query` is a token's number or name, or "all"; `streams` names those of
-        queries and keys, as "target:source".
-        """
-        from whence.views.matrix import view
-
-        return view(self, **choice)
-
-    def __str__(self) -> str:
-        return str(self.view())
-
-    def __rich__(self) -> Any:
-        return self.view().__rich__()
-
-    def to_html(self, **choice: Any) -> str:
-        """A self-contained page; takes what `view` takes."""
-        return self.view(**choice).to_html()
-
-    def plot(self, **choice: Any) -> Any:
-        """A matplotlib Figure; takes what `view` takes."""
-        return self.view(**choice).plot()
-
-
-@dataclass(frozen=True, eq=False)
-class ModuleRelevance(Storable):
-    """What one call of a module is given of the relevance, and what becomes of it; relevance is value x gradient."""
-
-    name: str  # of the module; "" is the whole model
-    kind: str  # its class
-    call: int  # number of the call, for a module that is called more than once
-    depth: int  # how many modules are around it
-    block: str  # the block that it is, or is part of; "" outside of all blocks
-    relevance_out: float  # at its outputs, of what is made of them above
-    relevance_in: float  # at its inputs, of what goes through this call; and at words or pixels that enter in it
-    bias: float  # at constants that are added in it: biases, position embeddings
-    leak: float  # relevance_out - relevance_in - bias
-    own_leak: float  # the part of the leak that is in no module inside this one
-    absolute: float  # the sum of |relevance| at its outputs or inputs, whichever is larger
-    uncovered: tuple[str, ...] = ()  # its own operations, in no module inside it, that no rule makes conserve
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Conservation(Result):
-    """The relevance at every module of one pass: where it leaks, how much biases take, what no rule covers."""
-
-    rows: tuple[ModuleRelevance, ...]  # in the order in which the calls begin; the first is the whole model
-    plain: tuple[ModuleRelevance, ...]  # the same by gradient_x_input, to compare; empty where that is the method
-    input: Input
-    method: str  # the spec: name and options
-    target: Target
-    output: float  # f(x)
-    model: str = ""
-    notes: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"Conservation({self.method}: {len(self.rows)} module calls of {self.model}, leak {self.leak:.4g})"
-
-    def __getitem__(self, name: str) -> ModuleRelevance:
-        """The first call of a module, by its name."""
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise KeyError(f"no module {name!r} was called with what the target depends on")
-
-    @property
-    def reached(self) -> float:
-        """The relevance that arrives at the input: words or pixels."""
-        return self.rows[0].relevance_in
-
-    @property
-    def bias(self) -> float:
-        """The relevance of all biases and other constants that are added."""
-        return self.rows[0].bias
-
-    @property
-    def leak(self) -> float:
-        """What is neither at the input nor at biases."""
-        return self.rows[0].leak
-
-    @property
-    def uncovered(self) -> dict[str, tuple[str, ...]]:
-        """The operations that no rule makes conserve, with the modules that use them."""
-        names = dict.fromkeys(operation for row in self.rows for operation in row.uncovered)
-        return {name: tuple(row.name for row in self.rows if name in row.uncovered) for name in names}
-
-    def plot(self) -> Any:
-        """A matplotlib Figure."""
-        from whence.views import conservation
-
-        return conservation.figure(self)
-
-    def __str__(self) -> str:
-        from whence.views import conservation
-
-        return conservation.plain(self)
-
-    def __rich__(self) -> Any:
-        from whence.views import conservation
-
-        return conservation.coloured(self)
-
-    def to_html(self) -> str:
-        """A self-contained page."""
-        from whence.views import conservation
-
-        return conservation.html(self)
-
-
-def _check_axis(name: str, axis: str, found: int, expected: int) -> None:
-    if found != expected:
-        raise ValueError(f"{name} must have {expected} entries on the {axis} axis, as the input has, got {found}")
-
-
-def _word_starts(x: Input) -> np.ndarray:
-    """The first feature of every word; what belongs to no word stands alone."""
-
-    def continues(i: int) -> bool:
-        if x.words[i] < 0 or x.special[i] or x.special[i - 1]:
-            return False
-        return (x.streams[i], x.parts[i], x.words[i]) == (x.streams[i - 1], x.parts[i - 1], x.words[i - 1])
-
-    return np.array([i for i in range(len(x.features)) if i == 0 or not continues(i)], dtype=np.int64)
-
-
-def _merge(x: Input, starts: np.ndarray) -> Input:
-    """The input with words as features; what the model is fed stays."""
-    merged = [_word(x, first, last) for first, last in zip(starts, [*starts[1:], len(x.features)], strict=True)]
-    return replace(
-        x,
-        features=tuple(name for name, _ in merged),
-        offsets=np.array([span for _, span in merged]),
-        streams=tuple(x.streams[i] for i in starts),
-        parts=tuple(x.parts[i] for i in starts),
-        special=x.special[starts],
-        words=x.words[starts],
-        generated=tuple(int(np.searchsorted(starts, i, side="right")) - 1 for i in x.generated),
-    )
-
-
-def _word(x: Input, first: int, end: int) -> tuple[str, tuple[int, int]]:
-    """The original text of the features first..end-1, without spaces around it, and where it stands."""
-    start, stop = int(x.offsets[first, 0]), int(x.offsets[end - 1, 1])
-    if x.words[first] < 0:
-        return x.features[first], (start, stop)
-    if start < 0 or x.parts[first] not in x.texts:
-        return "".join(x.features[first:end]), (start, stop)
-    text = x.texts[x.parts[first]][start:stop]
-    if text.strip():
-        start += len(text) - len(text.lstrip())
-    return text.strip() or text, (start, start + len(text.strip() or text))

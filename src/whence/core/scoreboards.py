@@ -9,8 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from whence.core.results import Attribution
-from whence.core.storage import Result, Storable, floats, read_only
+from whence.core import registry
+from whence.core.results import Attribution, Result
+from whence.core.statistics import bootstrap, comparable_means, sign_flips, worth
+from whence.core.storage import Storable, floats, read_only
+from whence.core.wording import suggest
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +73,6 @@ class Scoreboard(Result):
 
     def score(self, method: str, metric: str) -> Score:
         """The mean of one metric of one method, with its interval and all values."""
-        from whence.core.statistics import bootstrap
-
         m = _place(self.metrics, metric, "metric")
         own = self.values[_place(self.methods, method, "method"), m]
         mean, interval = bootstrap(own, self.seed)
@@ -87,8 +88,6 @@ class Scoreboard(Result):
 
     def p_value(self, method: str, metric: str) -> float:
         """How likely a difference to the best method at least as large is by chance: a paired sign-flip test."""
-        from whence.core.statistics import sign_flips
-
         m = _place(self.metrics, metric, "metric")
         best, own = (self.values[_place(self.methods, name, "method"), m] for name in (self.best(metric), method))
         return sign_flips(best - own, self.seed)
@@ -194,32 +193,10 @@ class Arbitration(Result):
 
 def _place(names: tuple[str, ...], wanted: str, kind: Literal["method", "metric"]) -> int:
     """Where a spec stands, however it is spelled."""
-    from whence.core import registry
-
     if wanted in names:
         return names.index(wanted)
     try:
         record, options = registry.resolve(kind, wanted)
         return names.index(record.spec(options))
     except ValueError:
-        raise ValueError(f"the board has no {kind} {wanted!r}; {registry.suggest(wanted, names)}") from None
-
-
-def means_of(values: np.ndarray) -> np.ndarray:
-    """The mean of what is defined in each row; NaN where nothing is."""
-    known = ~np.isnan(values)
-    counts = known.sum(-1)
-    sums = np.where(known, values, 0.0).sum(-1)
-    return np.divide(sums, counts, out=np.full(counts.shape, np.nan), where=counts > 0)
-
-
-def comparable_means(values: np.ndarray) -> np.ndarray:
-    """The means of rows over columns that are defined in all rows but empty ones; of each over its own if none is."""
-    known = ~np.isnan(values)
-    shared = known[known.any(1)].all(0)
-    return means_of(values[:, shared] if shared.any() else values)
-
-
-def worth(values: np.ndarray, better: str) -> np.ndarray:
-    """Values so that the larger is the better, and what is not defined the worst."""
-    return np.nan_to_num(values if better == "higher" else -values, nan=-np.inf, neginf=-np.inf)
+        raise ValueError(f"the board has no {kind} {wanted!r}; {suggest(wanted, names)}") from None

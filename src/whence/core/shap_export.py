@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from whence.core.results import Attribution, Input
+from whence.core.inputs import Input
+from whence.core.results import Attribution
 
 
 def shap_package() -> Any:

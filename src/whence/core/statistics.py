@@ -27,3 +27,23 @@ def sign_flips(differences: np.ndarray, seed: int = 0, draws: int = 2000) -> flo
     signs = np.random.default_rng([seed, 5]).choice([-1.0, 1.0], size=(draws, len(known)))
     extreme = np.abs((signs * known).mean(1)) >= abs(known.mean()) - 1e-9 * np.abs(known).mean()
     return float((1 + extreme.sum()) / (1 + draws))
+
+
+def means_of(values: np.ndarray) -> np.ndarray:
+    """The mean of what is defined in each row; NaN where nothing is."""
+    known = ~np.isnan(values)
+    counts = known.sum(-1)
+    sums = np.where(known, values, 0.0).sum(-1)
+    return np.divide(sums, counts, out=np.full(counts.shape, np.nan), where=counts > 0)
+
+
+def comparable_means(values: np.ndarray) -> np.ndarray:
+    """The means of rows over columns that are defined in all rows but empty ones; of each over its own if none is."""
+    known = ~np.isnan(values)
+    shared = known[known.any(1)].all(0)
+    return means_of(values[:, shared] if shared.any() else values)
+
+
+def worth(values: np.ndarray, better: str) -> np.ndarray:
+    """Values so that the larger is the better, and what is not defined the worst."""
+    return np.nan_to_num(values if better == "higher" else -values, nan=-np.inf, neginf=-np.inf)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
 from dataclasses import fields
-from os import PathLike
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,7 +13,6 @@ VERSION = 1  # of the file format; a file of another version is refused
 READABLE = 4096  # arrays up to this many entries are saved as lists, larger ones as base64
 
 R = TypeVar("R", bound="Storable")
-S = TypeVar("S", bound="Result")
 _known: dict[str, type[Storable]] = {}  # by class name, to read them back
 
 
@@ -59,54 +55,6 @@ class Storable:
         if not isinstance(record, cls):
             raise ValueError(f"expected a dict written by {cls.__name__}.to_dict, got {type(record).__name__}")
         return record
-
-
-class Result(Storable):
-    """A record with a file and views of its own."""
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write JSON from which `load` gives an equal result, every array exact."""
-        content = {"format": "whence", "version": VERSION, **self.to_dict()}
-        lines = (f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, allow_nan=False)}" for k, v in content.items())
-        Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls: type[S], path: str | PathLike[str]) -> S:
-        """Read what `save` wrote; needs no model and no torch."""
-        expected = f"expected a file written by {cls.__name__}.save, but {str(path)!r}"
-        try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (ValueError, RecursionError):
-            raise ValueError(f"{expected} is not JSON") from None
-        if not isinstance(content, dict) or content.get("format") != "whence":
-            raise ValueError(f"{expected} is other JSON")
-        if content.get("$record") != cls.__name__:
-            raise ValueError(f"{expected} holds a {content.get('$record')}; load it with that class")
-        if content.get("version") != VERSION:
-            raise ValueError(f"{expected} has format version {content.get('version')}, this whence reads {VERSION}")
-        try:
-            return cls.from_dict(content)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{expected} is damaged ({error}); save it again") from None
-
-    def __str__(self: Any) -> str:
-        from whence import views
-
-        return views.plain(self)
-
-    def __rich__(self: Any) -> Any:
-        from whence import views
-
-        return views.coloured(self)
-
-    def to_html(self: Any) -> str:
-        """A self-contained page."""
-        from whence import views
-
-        return views.html(self)
-
-    def _repr_html_(self) -> str:
-        return self.to_html()
 
 
 def floats(name: str, value: Any) -> np.ndarray:

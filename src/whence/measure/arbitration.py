@@ -12,17 +12,19 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from whence import api
-from whence.core import registry
+from whence.core import registry, specs
+from whence.core.files import PICTURES, TABLES
+from whence.core.inputs import Input
 from whence.core.registry import Record
-from whence.core.results import Attribution, Input
-from whence.core.scoreboards import Arbitration, Scoreboard, comparable_means, means_of, worth
+from whence.core.results import Attribution
+from whence.core.scoreboards import Arbitration, Scoreboard
+from whence.core.statistics import comparable_means, means_of, worth
 from whence.measure.cases import Runner, cases, fitted, hidden_by
-from whence.measure.datasets import PICTURES, as_target, read
+from whence.measure.datasets import as_target, read
 from whence.measure.evaluation import CHUNK, shown
 from whence.model.subject import Subject
 
 READS = ("row", "column", "received", "received_max")  # from and to the deciding token; mean and maximum of columns
-TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 By = Literal["instance", "label", "set"]
 Labels = Literal["target", "all"]
 Measure = tuple[Record, dict[str, Any]]
@@ -229,7 +231,7 @@ def _candidates(subject: Subject, item: Input, wanted: Sequence[str]) -> tuple[l
     names: list[str] = []
     apart = []
     for one in wanted:
-        name, options = registry.parse(one)
+        name, options = specs.parse(one)
         if name == "grid":
             if set(options) - {"scores"} or not isinstance(options.get("scores", False), bool):
                 raise ValueError(f"grid takes one option, scores=True or scores=False, and {one!r} came")

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, log_expit, log_softmax, logsumexp, softmax
 
+from whence.core.geometry import on_grid
+from whence.core.inputs import Input, Target
 from whence.core.registry import Record
-from whence.core.results import Attribution, Input, Target
+from whence.core.results import Attribution
 from whence.measure.rationales import marks
 from whence.model import masked_inputs
 from whence.model.batching import MAX_TOKENS, ids_of
@@ -201,8 +203,7 @@ def _merged(subject: Subject, item: Input) -> bool:
 
 def _added(item: Input) -> np.ndarray:
     """(feature,) bool: special features of streams that lie on a grid."""
-    on_grid = {stream for stream in item.streams if masked_inputs.grid_of(item, stream)}
-    return item.special & np.array([stream in on_grid for stream in item.streams], bool)
+    return item.special & np.array([on_grid(item, stream) for stream in item.streams], bool)
 
 
 def _one(target: Any) -> Target:

@@ -13,11 +13,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from whence.core.files import PICTURES, TABLES
+from whence.core.tasks import PARTS
+
 if TYPE_CHECKING:
     from whence.model.subject import Subject
 
-PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-_PARTS = ("text", "pair", "prompt", "continuation", "source", "output", "image")
 _TRUTHS = ("truth", "rationale")
 
 
@@ -84,13 +85,13 @@ def _of_place(place: Path) -> Iterator[tuple[Any, Any, Any]]:
 def _example(row: Mapping[str, Any], where: str, folder: Path | None) -> tuple[Any, Any, Any]:
     """Input, label and truth of one row of a table; pictures are looked for beside the table."""
     given = {str(key).strip(): value for key, value in row.items() if not _missing(value)}
-    parts = {key: given[key] for key in _PARTS if key in given}
+    parts = {key: given[key] for key in PARTS if key in given}
     others = given.keys() - {"label", *_TRUTHS}
     if not parts and len(others) == 1:
         parts = {"text": given[others.pop()]}
     if not parts:
         raise ValueError(
-            f"{where} fills the columns {', '.join(given) or '(none)'}; one of {', '.join(_PARTS)} is needed"
+            f"{where} fills the columns {', '.join(given) or '(none)'}; one of {', '.join(PARTS)} is needed"
         )
     if isinstance(parts.get("image"), str) and folder is not None:
         parts["image"] = folder / parts["image"]
@@ -118,7 +119,7 @@ def written(truth: Any, folder: Path | None = None) -> Any:
 
 def _records(file: Path) -> Iterator[Mapping[str, Any]]:
     kind = file.suffix.lower()
-    if kind not in (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"):
+    if kind not in TABLES:
         raise ValueError(f"{file.name} is none of CSV, TSV, JSONL and Parquet")
     try:
         if kind == ".parquet":

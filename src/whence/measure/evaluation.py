@@ -13,7 +13,7 @@ import numpy as np
 
 from whence import api
 from whence.core import registry
-from whence.core.results import Input
+from whence.core.inputs import Input
 from whence.core.scoreboards import Scoreboard
 from whence.measure.cases import Curve, Runner, cases, fitted, hidden_by
 from whence.measure.datasets import as_target, read

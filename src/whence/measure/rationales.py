@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from whence.core.results import Input
+from whence.core.inputs import Input
 
 Span = tuple[int, int]  # the first character, and the one after the last
 

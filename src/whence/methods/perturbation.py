@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whence.core.geometry import on_grid
+from whence.core.inputs import Input
 from whence.core.registry import Explained, method
-from whence.core.results import Input
 from whence.model.batching import Batch
-from whence.model.masked_inputs import Unit, Way, expanded, grid_of, masked_values, shared, units, ways
+from whence.model.masked_inputs import Unit, Way, expanded, masked_values, shared, units, ways
 from whence.model.subject import Subject
 from whence.model.targets import Aim
 
@@ -124,7 +125,7 @@ def _windows(item: Input, numbers: np.ndarray, window: int, stride: int) -> np.n
     streams = np.array(item.streams)
     for stream in dict.fromkeys(item.streams):
         own = np.unique(numbers[(streams == stream) & (numbers >= 0)])
-        shape = grid_of(item, stream) or (1, len(own))
+        shape = item.grid if item.grid and on_grid(item, stream) else (1, len(own))
         for top in _starts(shape[0], window, stride):
             for left in _starts(shape[1], window, stride):
                 covered = np.zeros(shape, bool)

@@ -9,12 +9,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from whence.core.geometry import on_grid
+from whence.core.inputs import Input
 from whence.core.registry import Explained, method
-from whence.core.results import Input
 from whence.core.shap_export import shap_package
 from whence.methods.perturbation import placed
 from whence.model.batching import Batch
-from whence.model.masked_inputs import Unit, Way, expanded, grid_of, hiding, shared, units, values, ways
+from whence.model.masked_inputs import Unit, Way, expanded, hiding, shared, units, values, ways
 from whence.model.subject import Subject
 from whence.model.targets import Aim
 
@@ -144,7 +145,7 @@ def _tree(package: Any, item: Input, numbers: np.ndarray) -> np.ndarray:
     rows: list[tuple[int, int]] = []
     roots = []
     for stream in dict.fromkeys(item.streams):
-        grid = grid_of(item, stream)
+        grid = item.grid if on_grid(item, stream) else None
         starts = [i for i in np.flatnonzero(np.array(item.streams) == stream).tolist() if _starts(numbers, i)]
         nodes = [int(numbers[i]) for i in starts if not grid or numbers[i] >= 0]
         for left, right in _halved(*grid) if grid else _neighbours(package, item, numbers, starts):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whence.core.results import Input
+from whence.core.inputs import Input
 
 MAX_TOKENS = 8192  # of a batch, when the caller does not choose its size
 MAX_EXAMPLES = 32

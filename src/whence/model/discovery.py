@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from whence.core.geometry import patch_size
 from whence.model.batching import Batch, ids_of, stream_of
 from whence.model.encoding import Layout
 from whence.model.tap import Record, Tap
@@ -252,7 +253,8 @@ def find_layout(
         )
     rows, columns = grid
     changed = pixels.clone()
-    changed[..., : max(1, pixels.shape[-2] // rows), : max(1, pixels.shape[-1] // columns)] += 1.0
+    high, wide = patch_size(pixels.shape[-2], pixels.shape[-1], (rows, columns))
+    changed[..., :high, :wide] += 1.0
     after = entering(changed)[0]
     assert after is not None  # the same model on the same shapes
     moved = torch.ne(after, plain).any(-1)[0].nonzero()[:, 0].tolist()

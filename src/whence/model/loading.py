@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from whence import zoo
-from whence.core.registry import suggest
-from whence.model import encoding
+from whence.core import tasks
+from whence.core.wording import suggest
 from whence.model.subject import Subject
 
 _TOKENIZER_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "source.spm", "merges")
@@ -38,21 +38,19 @@ def wrap(
     if not isinstance(model, nn.Module):
         raise TypeError(f"wrap takes a torch module, not {type(model).__name__}; whence.load takes names and folders")
     task = task or _task(model, processor, encode)
-    if task not in encoding.TASKS:
-        raise ValueError(f"unknown task {task!r}; {suggest(task, encoding.TASKS)}")
+    if task not in tasks.NAMES:
+        raise ValueError(f"unknown task {task!r}; {suggest(task, tasks.NAMES)}")
     if task == "module" and encode is None:
         raise ValueError(
             f"{type(model).__name__} is not a model whose inputs are known; pass encode=function, which turns a raw "
-            "example into the module's tensors and feature names, or task= one of " + ", ".join(encoding.TASKS[:-1])
+            "example into the module's tensors and feature names, or task= one of " + ", ".join(tasks.NAMES[:-1])
         )
     word = next((n for n, m in model.named_modules() if m is embedding or n == embedding), None)
     if embedding is not None and word is None:
         raise ValueError(f"embedding={embedding!r} is no module of {type(model).__name__}; give its name or the module")
     if labels is None:
         named = getattr(getattr(model, "config", None), "id2label", None)
-        labels = (
-            [str(named[key]) for key in sorted(named)] if named and task not in ("causal-lm", "seq2seq-lm") else None
-        )
+        labels = [str(named[key]) for key in sorted(named)] if named and not tasks.TASKS[task].generates else None
     if hasattr(model, "logit_scale") and output is None and task == "image-text":
         labels = ("similarity",)
     return Subject(model, processor, task=task, labels=labels, encode=encode, output=output, embedding=word, name=name)
@@ -150,20 +148,10 @@ def _task(model: nn.Module, processor: Any, encode: Any) -> str:
         from transformers.models.auto import modeling_auto as auto
     except ImportError:
         return "module"
-    heads = {
-        "text-classification": ("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",),
-        "image-classification": ("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",),
-        "seq2seq-lm": ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",),
-        "causal-lm": ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",),
-        "image-text": (
-            "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES",
-            "MODEL_FOR_VISUAL_QUESTION_ANSWERING_MAPPING_NAMES",
-        ),
-    }
     classes = {parent.__name__ for parent in type(model).__mro__}
-    for task, tables in heads.items():
-        for table in tables:
-            names = getattr(auto, table, {}).values()
-            if classes & {name for entry in names for name in (entry if isinstance(entry, tuple) else (entry,))}:
-                return task
+    for name, task in tasks.TASKS.items():
+        for table in task.heads:
+            listed = getattr(auto, table, {}).values()
+            if classes & {one for entry in listed for one in (entry if isinstance(entry, tuple) else (entry,))}:
+                return name
     return "image-text" if "ImageAndTextRetrieval" in type(model).__name__ else "module"

@@ -12,7 +12,8 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from whence.core.results import Input
+from whence.core.geometry import on_grid, patch_of_pixels, patch_size
+from whence.core.inputs import Input
 from whence.model.batching import MAX_TOKENS, Batch, ids_of, is_sequence, stream_names, stream_of
 from whence.model.encoding import mask_ids
 from whence.model.subject import Subject
@@ -77,13 +78,6 @@ def shared(scores: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Scores of units to features: the pieces of a word get equal shares, special ones 0."""
     counts = np.bincount(numbers[numbers >= 0], minlength=len(scores))
     return np.append(scores / np.maximum(counts, 1), 0.0)[numbers]
-
-
-def grid_of(item: Input, stream: str) -> tuple[int, int] | None:
-    """Rows and columns, where the stream is the one whose features lie on the grid."""
-    if item.grid is None or stream != ("image" if "image" in item.streams else item.streams[0]):
-        return None
-    return item.grid
 
 
 # ---- hiding ----------------------------------------------------------------------------------------------------------
@@ -189,19 +183,18 @@ def _filling(subject: Subject, item: Input, stream: str, way: str) -> _Filling |
 def _pixel_filling(subject: Subject, item: Input, stream: str, place: np.ndarray, way: str) -> _Filling:
     key = str(_pixels(item, stream))
     pixels = item.tensors[key]
-    grid = grid_of(item, stream)
+    grid = item.grid if on_grid(item, stream) else None
     patches = place[~item.special[place]]
     if grid is None or grid[0] * grid[1] != len(patches):
         raise ValueError(
             f"a picture is hidden patch by patch, and that of {subject.name} has no grid; give one in encode="
         )
-    side = [max(1, size // count) for size, count in zip(pixels.shape[1:], grid, strict=True)]
-    down, across = (np.minimum(np.arange(pixels.shape[i + 1]) // side[i], grid[i] - 1) for i in (0, 1))
-    feature = patches[down[:, None] * grid[1] + across]  # (height, width)
+    height, width = pixels.shape[1:]
+    feature = patches[patch_of_pixels(height, width, grid)]  # (height, width)
     if way == "black":
         fill = _black(subject).reshape(-1, 1, 1)
     elif way == "blur":
-        fill = gaussian_filter(pixels, (0, *side))
+        fill = gaussian_filter(pixels, (0, *patch_size(height, width, grid)))
     else:
         fill = pixels.mean((1, 2), keepdims=True) if way == "mean" else np.zeros(())
     return _Filling(key, feature, np.asarray(fill, pixels.dtype))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from whence.core.geometry import patch_of_pixels
 from whence.model.batching import Batch
 from whence.model.discovery import Site
 from whence.model.tap import Record
@@ -133,11 +134,8 @@ def patches(pixels: Tensor, batch: Batch, stream: str) -> Tensor:
     item = batch.inputs[0]
     if item.grid is None:
         raise ValueError("pixels can only be summed to patches where the input has a grid of patches")
-    rows, columns = item.grid
-    down = (torch.arange(pixels.shape[1]) // max(1, pixels.shape[1] // rows)).clamp(max=rows - 1)
-    across = (torch.arange(pixels.shape[2]) // max(1, pixels.shape[2] // columns)).clamp(max=columns - 1)
-    index = (down[:, None] * columns + across).reshape(-1).to(pixels.device)
-    sums = pixels.new_zeros(len(pixels), rows * columns).index_add_(1, index, pixels.flatten(1))
+    index = torch.from_numpy(patch_of_pixels(pixels.shape[1], pixels.shape[2], item.grid)).reshape(-1).to(pixels.device)
+    sums = pixels.new_zeros(len(pixels), item.grid[0] * item.grid[1]).index_add_(1, index, pixels.flatten(1))
     special = torch.tensor([sp for sp, st in zip(item.special, item.streams, strict=True) if st == stream])
     out = pixels.new_zeros(len(pixels), len(special))
     out[:, ~special.to(pixels.device)] = sums

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whence.core.results import Input
+from whence.core.inputs import Input
+from whence.core.tasks import TASKS
 from whence.model import discovery, encoding
 from whence.model.batching import Batch, buckets, collate, cut, distinct, kind_of, shown
 from whence.model.discovery import Anatomy, Site
@@ -89,7 +90,7 @@ class Subject:
     @property
     def generates(self) -> bool:
         """Predicts tokens, one after the other."""
-        return self.task in ("causal-lm", "seq2seq-lm")
+        return TASKS[self.task].generates
 
     @property
     def max_length(self) -> int | None:

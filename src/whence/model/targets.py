@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whence.core.registry import suggest
-from whence.core.results import Target
+from whence.core.inputs import Target
+from whence.core.wording import suggest
 
 KINDS = ("logit", "probability", "log_probability", "log_odds", "margin", "contrast")
 Function = Callable[[Tensor, Any], Tensor]

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from whence.core.registry import Record
-from whence.core.results import ModuleRelevance
+from whence.core.relevance_balance import ModuleRelevance
 from whence.model.batching import Batch
 from whence.model.loan import lent
 from whence.model.subject import Subject

@@ -23,8 +23,10 @@ from torch import Tensor, nn
 
 from whence import api
 from whence.core import registry
+from whence.core.inputs import Target
 from whence.core.registry import Record
-from whence.core.results import Attribution, Target
+from whence.core.results import Attribution
+from whence.core.wording import suggest
 from whence.model.batching import Batch
 from whence.model.loan import configs, difference, eager, fingerprint, lent
 from whence.model.subject import Subject
@@ -139,7 +141,7 @@ def check_method(method: str, subject: Subject, inputs: Sequence[Any], *, only: 
     names = [check.name for check in _CHECKS]
     for name in only or ():
         if name not in names:
-            raise ValueError(f"unknown check {name!r}; {registry.suggest(name, names)}")
+            raise ValueError(f"unknown check {name!r}; {suggest(name, names)}")
     trial = Trial(method, subject, inputs)
     passed: list[str] = []
     failed: dict[str, str] = {}

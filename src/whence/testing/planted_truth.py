@@ -21,7 +21,7 @@ MODELS = ("planted", "recall", "dates", "shapes")
 
 def judged(found: whence.Attribution, example: Example, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Scores and truth of each row and stream in which something decides."""
-    scores, truth = np.atleast_2d(np.abs(found.scores)), np.atleast_2d(example.truth)
+    scores, truth = np.atleast_2d(np.abs(found.scores)), np.atleast_2d(np.asarray(example.truth))
     seen = np.atleast_2d(found.visible) if found.visible is not None else np.ones_like(truth)
     streams = np.array(found.input.streams)
     for row in range(len(truth)):

@@ -108,7 +108,7 @@ def _pictures(a: Attribution) -> list[tuple[str, np.ndarray]]:
     """The patch grid of every row of scores, by the row's name; empty without a picture."""
     if not image.patches(a.input).size:
         return []
-    grids = image.grid_scores(a)
+    grids = image.grid_scores(a.input, a.scores)
     return [("", grids)] if grids.ndim == 2 else list(zip(tokens.row_names(a), grids, strict=True))
 
 
@@ -187,7 +187,7 @@ def _attribution_parts(a: Attribution) -> Iterator[Any]:
                 style="dim",
             )
         if pictures:
-            yield from image.grid_lines(a.input, pictures[row][1], largest(image.grid_scores(a)))
+            yield from image.grid_lines(a.input, pictures[row][1], largest(image.grid_scores(a.input, a.scores)))
             yield Text()
         yield from tokens.strips(a, scores, [i for i in others if visible[row, i]], scale)
 
@@ -235,7 +235,7 @@ def _comparison_parts(c: Comparison) -> Iterator[Any]:
     for a in c:
         for name, grid in _pictures(a):
             yield Text(f"\n{printable(a.method)}  {name}".rstrip(), style="bold")
-            yield from image.grid_lines(a.input, grid, largest(image.grid_scores(a)))
+            yield from image.grid_lines(a.input, grid, largest(image.grid_scores(a.input, a.scores)))
     for row, (name, scores, indices) in enumerate(_comparison_rows(c)):
         yield Text(f"\n{row + 1}. {name}" if name else "", style="bold")
         yield _comparison_table(c, scores, indices, row if c[0].scores.ndim == 2 else None)
@@ -286,7 +286,7 @@ def _attribution_html(a: Attribution) -> str:
     scale, others, pictures = largest(a.scores), _off_picture(a), _pictures(a)
     body = [facts_html(_facts(a))]
     if pictures:
-        patch_scale = largest(image.grid_scores(a))
+        patch_scale = largest(image.grid_scores(a.input, a.scores))
         shown = (image.overlay_html(a.input, grid, patch_scale, name or "scores") for name, grid in pictures)
         body += ['<div class="pictures">', image.picture_html(a.input), *shown, "</div>", _legend_html(patch_scale)]
     if a.scores.ndim == 2:
@@ -303,7 +303,7 @@ def _comparison_html(c: Comparison) -> str:
     if _pictures(c[0]):
         body += ['<div class="pictures">', image.picture_html(c[0].input)]
         for a in c:
-            scale = largest(image.grid_scores(a))
+            scale = largest(image.grid_scores(a.input, a.scores))
             full = f"full colour at {number(scale)}"
             body += [
                 image.overlay_html(a.input, grid, scale, f"{printable(a.method)} {name} ({full})")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from whence import views
-from whence.core.results import Conservation, ModuleRelevance
+from whence.core.relevance_balance import Conservation, ModuleRelevance
 from whence.views.tokens import css_colour, largest, number, printable, signed, terminal_style, weight
 
 USUAL = "gradient_x_input"

@@ -10,66 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from whence.core.results import Attribution, Input
+from whence.core.geometry import grid_scores, patches, upsample
+from whence.core.inputs import Input
+from whence.core.results import Attribution
 from whence.views.tokens import AGAINST, FOR, largest, number, printable, signed, strength, weight
 
 SHADES = {1: "░▒▓█", -1: "-=%#"}  # for and against, from weak to strong
 LIMITS = (0.1, 0.3, 0.5, 0.75)  # shares of the scale where a shade begins; what is weaker is a dot, 0 is blank
-
-
-def patches(x: Input) -> np.ndarray:
-    """The features that lie on the grid, row by row: those of the image, or all that are not special."""
-    on_image = np.array([stream == "image" for stream in x.streams], dtype=bool)
-    found = np.flatnonzero((on_image if on_image.any() else True) & ~x.special)
-    if x.grid is None or not found.size:
-        return found[:0]
-    if found.size != x.grid[0] * x.grid[1]:
-        raise ValueError(
-            f"the grid of {x.grid[0]} x {x.grid[1]} needs as many image features, got {found.size}; "
-            "mark the others as special or correct Input.grid"
-        )
-    return found
-
-
-def grid_scores(a: Attribution) -> np.ndarray:
-    """Scores on the patch grid, (row, column), or (generated, row, column)."""
-    return a.scores[..., patches(a.input)].reshape(*a.scores.shape[:-1], *(a.input.grid or (0, 0)))
-
-
-def heatmap(a: Attribution, original: bool = False) -> np.ndarray:
-    """Scores over every pixel, between patch centres bilinearly; 0 in the original where the model did not look."""
-    x = a.input
-    if not patches(x).size:
-        raise ValueError("heatmap() needs the patches of a picture on a grid, but this input has no Input.grid")
-    if not original:
-        if x.image is None:
-            raise ValueError("heatmap() needs the picture the model saw, but Input.image is None; set it in encode")
-        height, width = x.image.shape[:2]
-        return upsample(grid_scores(a), height, width)
-    if x.box is None or x.size is None:
-        raise ValueError("heatmap(original=True) needs Input.box and Input.size, but they are None; use original=False")
-    left, top, right, bottom = x.box
-    across = (np.arange(x.size[0]) + 0.5 - left) / (right - left)
-    down = (np.arange(x.size[1]) + 0.5 - top) / (bottom - top)
-    seen = np.outer((down >= 0) & (down <= 1), (across >= 0) & (across <= 1))
-    return np.where(seen, _sample(_sample(grid_scores(a), down, -2), across, -1), 0)
-
-
-def upsample(grid: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Bilinear, with the grid's cells spread evenly over the picture: corners are not aligned."""
-    down, across = (np.arange(height) + 0.5) / height, (np.arange(width) + 0.5) / width
-    return _sample(_sample(grid, down, -2), across, -1)
-
-
-def _sample(grid: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
-    """Linear interpolation along one axis at places between 0 (its first edge) and 1 (its last edge)."""
-    count = grid.shape[axis]
-    centres = np.clip(places * count - 0.5, 0, count - 1)
-    low = np.floor(centres).astype(int)
-    share = (centres - low).astype(grid.dtype)[(slice(None), *(None,) * (-1 - axis))]
-    high = np.minimum(low + 1, count - 1)
-    with np.errstate(invalid="ignore"):  # an infinite score spreads as NaN
-        return np.take(grid, low, axis) * (1 - share) + np.take(grid, high, axis) * share
 
 
 def picture(x: Input) -> np.ndarray:
@@ -161,7 +108,7 @@ def png(image: np.ndarray) -> str:
 
 def draw_overlay(axes: Any, a: Attribution, grid: np.ndarray, title: str) -> None:
     """The picture under its scores."""
-    scale = largest(grid_scores(a))
+    scale = largest(grid_scores(a.input, a.scores))
     axes.imshow(overlay(picture(a.input), grid, scale))
     legend = f"blue: for, red: against, full colour at {number(scale)}"
     axes.set_title(f"{title}\n{legend}".strip(), fontsize="small", parse_math=False)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from whence import views
-from whence.core.results import AttentionMaps
+from whence.core.attention_maps import AttentionMaps
 from whence.views import image, tokens
 from whence.views.tokens import largest, number, printable, weight
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from whence.core.results import Attribution, Input, Target
+from whence.core.inputs import Input, Target
+from whence.core.results import Attribution
 
 FOR, AGAINST = (38, 110, 214), (208, 48, 48)  # blue and red: told apart with every common colour blindness
 GREY = (90, 90, 90)  # a weak score on a terminal: readable on dark and light, and never louder than a strong one

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from whence.core.registry import suggest
+from whence.core.wording import suggest
 from whence.zoo.example import Example
 
 __all__ = ["Example", "card", "encoder", "examples", "folder", "names"]

@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
+from whence.core.inputs import Target
 from whence.core.registry import metric
-from whence.core.results import Target
 from whence.measure.cases import Ask, Case, Metric
 from whence.measure.metrics.robustness import _again
 from whence.model import masked_inputs

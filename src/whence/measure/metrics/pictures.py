@@ -8,14 +8,13 @@ from typing import Literal
 import numpy as np
 from scipy.ndimage import distance_transform_edt
 
+from whence.core.geometry import heatmap, patches, upsample
 from whence.core.registry import metric
-from whence.core.results import Attribution
 from whence.measure.cases import Case, Curve, Metric, Unknown
 from whence.measure.metrics.plausibility import average_precision
 from whence.model import masked_inputs
 from whence.model.masked_inputs import Way
 from whence.model.subject import Subject
-from whence.views.image import heatmap, patches, upsample
 
 SHARES = np.arange(10) / 10  # of the pixels that are blackened
 
@@ -90,7 +89,7 @@ def _map(case: Case) -> np.ndarray:
     seen = case.item.image is not None and case.region is not None and case.region.shape == case.item.image.shape[:2]
     scores = case.scores.astype(float)
     scores = scores - scores[patches(case.item)].min(initial=np.inf)  # what was not seen is 0
-    return _even(heatmap(Attribution(scores, case.item, case.method, case.target, case.output), original=not seen))
+    return _even(heatmap(case.item, scores, original=not seen))
 
 
 def _even(pixels: np.ndarray) -> np.ndarray:

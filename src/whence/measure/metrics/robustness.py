@@ -14,8 +14,8 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from whence.core import registry
+from whence.core.inputs import Input
 from whence.core.registry import Explained, metric
-from whence.core.results import Input
 from whence.measure.cases import Case
 from whence.model.batching import Batch, ids_of
 from whence.model.discovery import Site

@@ -14,18 +14,9 @@ import numpy as np
 from PIL import Image
 
 from whence.core import pictures
-from whence.core.results import Input
+from whence.core.inputs import Input
+from whence.core.tasks import TASKS
 
-TASKS = ("text-classification", "image-classification", "causal-lm", "seq2seq-lm", "image-text", "module")
-
-# the named parts of each task; those marked "?" may be left out
-_PARTS = {
-    "text-classification": ("text", "pair?"),
-    "image-classification": ("image",),
-    "causal-lm": ("prompt", "continuation?"),
-    "seq2seq-lm": ("source", "output?"),
-    "image-text": ("image", "text"),
-}
 _NOWHERE = (-1, -1)
 _TOKENIZING = threading.RLock()  # cutting changes a tokenizer's settings for the time of the call
 
@@ -67,7 +58,7 @@ def encode(
         return _from_encoder(raw, encoder)
     if task == "module":
         raise ValueError("a plain torch module needs an encoder: pass whence.wrap(module, encode=...)")
-    if task not in _PARTS:
+    if task not in TASKS:
         raise ValueError(f"unknown task {task!r}: it must be one of {', '.join(TASKS)}")
     parts = _named_parts(raw, task)
     picture = pictures.picture(parts["image"]) if "image" in parts else None
@@ -121,8 +112,7 @@ def mask_ids(processor: Any) -> dict[str, int | None]:
 
 def _named_parts(raw: Any, task: str) -> dict[str, Any]:
     """The parts of a raw input by name, whichever form it came in."""
-    allowed = tuple(name.rstrip("?") for name in _PARTS[task])
-    required = [name for name in _PARTS[task] if not name.endswith("?")]
+    allowed, required = TASKS[task].parts, TASKS[task].required
     if isinstance(raw, dict):
         if unknown := [key for key in raw if key not in allowed]:
             raise ValueError(f"{task} takes the keys {_listed(allowed)}, but {_listed(unknown)} came")

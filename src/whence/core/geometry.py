@@ -1,0 +1,87 @@
+"""Patches, grids and pixels: where features lie on a picture."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from whence.core.inputs import Input
+
+
+def on_grid(x: Input, stream: str) -> bool:
+    """Whether the features of this stream lie on the input's grid: those of the picture, or of the only stream."""
+    return x.grid is not None and stream == ("image" if "image" in x.streams else x.streams[0])
+
+
+def patch_of_pixels(height: int, width: int, grid: tuple[int, int]) -> np.ndarray:
+    """The number of the patch that each pixel belongs to, row by row of the grid: (height, width).
+
+    Pixels beyond the last whole patch belong to the last patch.
+    """
+    rows, columns = grid
+    high, wide = patch_size(height, width, grid)
+    down = np.minimum(np.arange(height) // high, rows - 1)
+    across = np.minimum(np.arange(width) // wide, columns - 1)
+    return down[:, None] * columns + across
+
+
+def patch_size(height: int, width: int, grid: tuple[int, int]) -> tuple[int, int]:
+    """Height and width of a patch, in pixels."""
+    return max(1, height // grid[0]), max(1, width // grid[1])
+
+
+def patches(x: Input) -> np.ndarray:
+    """The features that lie on the grid, row by row: those of the image, or all that are not special."""
+    on_image = np.array([stream == "image" for stream in x.streams], dtype=bool)
+    found = np.flatnonzero((on_image if on_image.any() else True) & ~x.special)
+    if x.grid is None or not found.size:
+        return found[:0]
+    if found.size != x.grid[0] * x.grid[1]:
+        raise ValueError(
+            f"the grid of {x.grid[0]} x {x.grid[1]} needs as many image features, got {found.size}; "
+            "mark the others as special or correct Input.grid"
+        )
+    return found
+
+
+def grid_scores(x: Input, scores: np.ndarray) -> np.ndarray:
+    """Scores on the patch grid, (row, column), or (generated, row, column)."""
+    return scores[..., patches(x)].reshape(*scores.shape[:-1], *(x.grid or (0, 0)))
+
+
+def heatmap(x: Input, scores: np.ndarray, original: bool = False, pixels: np.ndarray | None = None) -> np.ndarray:
+    """Scores over every pixel; 0 in the original where the model did not look.
+
+    A map of pixels, (..., height, width), is taken as it is; without one the scores of patches are spread bilinearly
+    between the centres of the patches.
+    """
+    if not patches(x).size:
+        raise ValueError("heatmap() needs the patches of a picture on a grid, but this input has no Input.grid")
+    cells = grid_scores(x, scores) if pixels is None else pixels
+    if not original:
+        if x.image is None:
+            raise ValueError("heatmap() needs the picture the model saw, but Input.image is None; set it in encode")
+        return upsample(cells, *x.image.shape[:2])
+    if x.box is None or x.size is None:
+        raise ValueError("heatmap(original=True) needs Input.box and Input.size, but they are None; use original=False")
+    left, top, right, bottom = x.box
+    across = (np.arange(x.size[0]) + 0.5 - left) / (right - left)
+    down = (np.arange(x.size[1]) + 0.5 - top) / (bottom - top)
+    seen = np.outer((down >= 0) & (down <= 1), (across >= 0) & (across <= 1))
+    return np.where(seen, _sample(_sample(cells, down, -2), across, -1), 0)
+
+
+def upsample(grid: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Bilinear, with the grid's cells spread evenly over the picture: corners are not aligned."""
+    down, across = (np.arange(height) + 0.5) / height, (np.arange(width) + 0.5) / width
+    return _sample(_sample(grid, down, -2), across, -1)
+
+
+def _sample(grid: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
+    """Linear interpolation along one axis at places between 0 (its first edge) and 1 (its last edge)."""
+    count = grid.shape[axis]
+    centres = np.clip(places * count - 0.5, 0, count - 1)
+    low = np.floor(centres).astype(int)
+    share = (centres - low).astype(grid.dtype)[(slice(None), *(None,) * (-1 - axis))]
+    high = np.minimum(low + 1, count - 1)
+    with np.errstate(invalid="ignore"):  # an infinite score spreads as NaN
+        return np.take(grid, low, axis) * (1 - share) + np.take(grid, high, axis) * share

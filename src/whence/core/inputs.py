@@ -1,0 +1,106 @@
+"""One encoded example, the scalar that is explained, and how pieces are grouped into words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from whence.core.storage import Storable
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Input(Storable):
+    """One encoded example: what was given, its named features, and what the model is fed."""
+
+    raw: Any  # what was given: a string, an image array, or a dict with named parts
+    features: tuple[str, ...]  # names: token pieces, "patch 0,3", regions
+    streams: tuple[str, ...]  # the stream of each feature: "text", "image", "source", "target"
+    special: np.ndarray  # (feature,) bool: put there by the tokenizer or the model, as [CLS]
+    tensors: dict[str, np.ndarray]  # what the model is fed, without the batch axis
+    words: np.ndarray  # (feature,) int: number of the word a piece belongs to, -1 for none
+    offsets: np.ndarray  # (feature, 2) int: characters of texts[part], -1 for none
+    parts: tuple[str, ...]  # the text each feature's offsets point into: "text", "pair", ..., "" for none
+    texts: dict[str, str] = field(default_factory=dict)  # part -> the original text
+    grid: tuple[int, int] | None = None  # rows and columns of the patches or regions
+    image: np.ndarray | None = None  # (height, width, 3) uint8: the picture the model saw
+    box: tuple[float, float, float, float] | None = None  # left, top, right, bottom of that in the original
+    size: tuple[int, int] | None = None  # width and height of the original picture
+    generated: tuple[int, ...] = ()  # features that were generated, one row of scores each
+    notes: tuple[str, ...] = ()  # what was done to the input, as truncation
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("special", np.asarray(self.special, dtype=bool))
+        self._set("words", np.asarray(self.words, dtype=np.int64))
+        self._set("offsets", np.asarray(self.offsets, dtype=np.int64).reshape(-1, 2))
+        for name in ("streams", "special", "words", "offsets", "parts"):
+            check_axis(f"Input.{name}", "feature", len(getattr(self, name)), len(self.features))
+
+    def __repr__(self) -> str:
+        return f"Input({len(self.features)} features: {' '.join(self.features[:12])!a})"
+
+
+@dataclass(frozen=True)
+class Target(Storable):
+    """The scalar that is explained, by name; `targets.py` computes it."""
+
+    kind: str = "logit"  # logit, probability, log_probability, log_odds, margin, contrast, function
+    index: int | None = None  # class or token
+    name: str = ""  # its label or text
+    against: int | None = None  # the other class or token of a contrast
+    against_name: str = ""
+    predicted: bool = False  # not asked for: it is what the model predicted
+
+    def __str__(self) -> str:
+        if self.kind == "function":
+            return self.name
+        if self.kind == "contrast":
+            return f"logit of {self.name!r} minus logit of {self.against_name!r}"
+        words = {"log_probability": "log-probability", "log_odds": "log-odds", "margin": "margin to the runner-up"}
+        return f"{words.get(self.kind, self.kind)} of {self.name!r}"
+
+
+def check_axis(name: str, axis: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(f"{name} must have {expected} entries on the {axis} axis, as the input has, got {found}")
+
+
+def word_starts(x: Input) -> np.ndarray:
+    """The first feature of every word; what belongs to no word stands alone."""
+
+    def continues(i: int) -> bool:
+        if x.words[i] < 0 or x.special[i] or x.special[i - 1]:
+            return False
+        return (x.streams[i], x.parts[i], x.words[i]) == (x.streams[i - 1], x.parts[i - 1], x.words[i - 1])
+
+    return np.array([i for i in range(len(x.features)) if i == 0 or not continues(i)], dtype=np.int64)
+
+
+def merged_words(x: Input, starts: np.ndarray) -> Input:
+    """The input with words as features; what the model is fed stays."""
+    merged = [_word(x, first, last) for first, last in zip(starts, [*starts[1:], len(x.features)], strict=True)]
+    return replace(
+        x,
+        features=tuple(name for name, _ in merged),
+        offsets=np.array([span for _, span in merged]),
+        streams=tuple(x.streams[i] for i in starts),
+        parts=tuple(x.parts[i] for i in starts),
+        special=x.special[starts],
+        words=x.words[starts],
+        generated=tuple(int(np.searchsorted(starts, i, side="right")) - 1 for i in x.generated),
+    )
+
+
+def _word(x: Input, first: int, end: int) -> tuple[str, tuple[int, int]]:
+    """The original text of the features first..end-1, without spaces around it, and where it stands."""
+    start, stop = int(x.offsets[first, 0]), int(x.offsets[end - 1, 1])
+    if x.words[first] < 0:
+        return x.features[first], (start, stop)
+    if start < 0 or x.parts[first] not in x.texts:
+        return "".join(x.features[first:end]), (start, stop)
+    text = x.texts[x.parts[first]][start:stop]
+    if text.strip():
+        start += len(text) - len(text.lstrip())
+    return text.strip() or text, (start, start + len(text.strip() or text))

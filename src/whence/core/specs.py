@@ -1,0 +1,81 @@
+"""The language of specs, such as `lrp(rules='ah')`: reading them, and what an option takes."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+
+def parse(spec: str) -> tuple[str, dict[str, Any]]:
+    """`"lrp(rules='ah')"` to `("lrp", {"rules": "ah"})`; values are Python literals."""
+    if not isinstance(spec, str):
+        raise TypeError(f"a method or metric is named by a string such as \"lrp(rules='ah')\", not {spec!r}")
+    try:
+        tree = ast.parse(spec.strip(), mode="eval").body
+        if isinstance(tree, ast.Name):
+            return tree.id, {}
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.args:
+            names = [keyword.arg for keyword in tree.keywords]
+            if None not in names and len(set(names)) == len(names):
+                return tree.func.id, {str(k.arg): ast.literal_eval(k.value) for k in tree.keywords}
+    except (SyntaxError, ValueError):
+        pass
+    raise ValueError(f"cannot read the spec {spec!r}; write a name, or name(option=value), each option once")
+
+
+def same(a: Any, b: Any) -> bool:
+    try:
+        return type(a) is type(b) and bool(a == b)
+    except (ValueError, RuntimeError):  # arrays have no single truth value
+        return a is b
+
+
+def written(value: Any) -> str:
+    literal = isinstance(value, (str, int, float, bool, list, tuple, dict, type(None)))
+    return repr(value) if literal else getattr(value, "__name__", f"<{type(value).__name__}>")
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is Any or annotation is inspect.Parameter.empty:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, part) for part in arguments)
+    if origin is typing.Literal:
+        return any(type(value) is type(part) and value == part for part in arguments)
+    if annotation is None or annotation is type(None):
+        return value is None
+    if annotation is bool:
+        return isinstance(value, bool)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if annotation is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if origin is not None and isinstance(origin, type) and issubclass(origin, (list, tuple)):
+        inner = [a for a in arguments if a is not Ellipsis]
+        return isinstance(value, (list, tuple)) and all(any(fits(v, a) for a in inner) for v in value)
+    if origin is not None:
+        return callable(value) if origin is typing.get_origin(Callable[..., Any]) else isinstance(value, origin)
+    return isinstance(value, annotation) if isinstance(annotation, type) else True
+
+
+def describe(annotation: Any) -> str:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(describe(part) for part in arguments)
+    if origin is typing.Literal:
+        return " or ".join(repr(part) for part in arguments)
+    if annotation in (None, type(None)):
+        return "None"
+    names: dict[Any, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", Any: "any"}
+    if annotation in names:
+        return names[annotation]
+    if isinstance(origin, type) and issubclass(origin, (list, tuple)):
+        return f"a list, each {describe(arguments[0])}"
+    if origin is not None:
+        return "a function" if origin is typing.get_origin(Callable[..., Any]) else origin.__name__
+    return getattr(annotation, "__name__", str(annotation))

@@ -1,0 +1,40 @@
+"""The kinds of task: the named parts of an input, and the tables in which transformers lists their models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a kind of model is given, and whether it writes tokens one after the other."""
+
+    required: tuple[str, ...] = ()  # named parts of an input
+    optional: tuple[str, ...] = ()
+    generates: bool = False
+    heads: tuple[str, ...] = ()  # tables of transformers.models.auto.modeling_auto
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """All named parts, in the order of a tuple that is short for them."""
+        return self.required + self.optional
+
+
+TASKS = {
+    "text-classification": Task(("text",), ("pair",), heads=("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",)),
+    "image-classification": Task(("image",), heads=("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",)),
+    "seq2seq-lm": Task(
+        ("source",), ("output",), generates=True, heads=("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",)
+    ),
+    "causal-lm": Task(("prompt",), ("continuation",), generates=True, heads=("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",)),
+    "image-text": Task(
+        ("image", "text"),
+        heads=(
+            "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+            "MODEL_FOR_VISUAL_QUESTION_ANSWERING_MAPPING_NAMES",
+        ),
+    ),
+    "module": Task(),  # a plain torch module: its own encoder makes its inputs
+}
+NAMES = tuple(TASKS)
+PARTS = tuple(dict.fromkeys(part for task in TASKS.values() for part in task.parts))  # columns of a table of inputs

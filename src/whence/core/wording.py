@@ -1,0 +1,25 @@
+"""Words that errors and views share: suggestions, lists, counts."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def suggest(name: str, known: Iterable[object]) -> str:
+    """`did you mean ...` where a known name is near, else the list of all that there are."""
+    names = sorted(map(str, known))
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    return f"there is {', '.join(names)}" if names else "there is none"
+
+
+def quoted(names: Iterable[object]) -> str:
+    """`'a', 'b'`"""
+    return ", ".join(repr(name) for name in names)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 example`, `3 examples`"""
+    return f"{number} {noun}{'s' * (number != 1)}"

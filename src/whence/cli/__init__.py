@@ -338,7 +338,7 @@ def _flag(option: str) -> str:
 
 def _question(ctx: typer.Context, specs: list[str]) -> Callable[..., Any]:
     """`explain` or `compare`, with its methods and their options filled in."""
-    from whence.api import DEFAULT_METHOD
+    from whence.methods.explaining import DEFAULT_METHOD
 
     if ctx.info_name == "explain":
         if len(specs) > 1:

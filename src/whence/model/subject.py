@@ -217,12 +217,19 @@ class Subject:
             return aim.values
         return self.trace(batch, aim, ()).value
 
-    def logits(self, batch: Batch, words: Mapping[str, Tensor] | None = None) -> Tensor:
-        """The decision logits, without gradients, also with other word embeddings by stream: (batch, class)."""
+    def logits(self, batch: Batch, words: Mapping[str, Tensor] | None = None, edit: Edit | None = None) -> Tensor:
+        """The decision logits, without gradients: (batch, class).
+
+        `words` are other word embeddings, by stream; `edit` changes attention while the model runs.
+        """
         with lent(self.model), torch.no_grad():
             roots = self.anatomy(batch).roots if words else {}
             change = {roots[stream]: functools.partial(replaced, state) for stream, state in (words or {}).items()}
-            return self._forward(batch, {}, change)[0]
+            if edit is None:
+                return self._forward(batch, {}, change)[0]
+            tap = Tap(self.model, len(batch), edit=edit, connections=self.anatomy(batch).connections)
+            with eager(self.model), tap:
+                return self._forward(batch, {}, change)[0]
 
     def trace(
         self,

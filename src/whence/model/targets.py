@@ -242,3 +242,20 @@ def _spec(text: Any) -> tuple[str, list[Any]]:
         return tree.func.id, [ast.literal_eval(argument) for argument in tree.args]
     except ValueError:
         raise ValueError(f"cannot read the target {text!r}; put labels in quotes: {tree.func.id}('label')") from None
+
+
+def of_generated(subject: Namer, target: Any, token: int) -> Any:
+    """The target of one generated token: that token, in the kind that was asked for."""
+    name = subject.name_of(token)
+    if target is None:
+        return Target("logit", token, name)
+    if callable(target):
+        return target
+    aimed = resolve(target, subject)
+    assert isinstance(aimed, Target)
+    if aimed.index is not None and aimed.kind != "contrast":
+        raise ValueError(
+            f"every generated token is explained as itself, so the target {target!r} cannot name one; "
+            "give only a kind, as 'probability', or a prompt without a continuation"
+        )
+    return Target(aimed.kind, token, name, aimed.against, aimed.against_name)

@@ -20,16 +20,49 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from whence.core import registry
+from whence.core.inputs import Input
 from whence.core.registry import Record
-from whence.core.relevance_balance import ModuleRelevance
+from whence.core.relevance_balance import Conservation, ModuleRelevance
 from whence.model.batching import Batch
 from whence.model.loan import lent
 from whence.model.subject import Subject
-from whence.model.targets import Aim
+from whence.model.targets import Aim, of_generated
 from whence.propagation.operations import ADD, JOIN, NORM, SUBTRACT, is_activation
 
 _WITH_BIAS = {F.linear: 2, torch.addmm: 0, torch.conv1d: 2, torch.conv2d: 2, torch.conv3d: 2}  # where the bias stands
 _IN_PLACE = {Tensor.add_, Tensor.__iadd__}
+
+
+COMPARED = "gradient_x_input"  # always shown beside the method
+
+
+def balanced(
+    subject: Subject, item: Input, spec: tuple[Record, dict[str, Any]], target: Any, token: int
+) -> Conservation:
+    """Relevance entering and leaving every module, for one input and one target; gradient_x_input stands beside it."""
+    rows, notes = subject.rows(item), item.notes
+    if rows:
+        if not -len(rows) <= token < len(rows):
+            raise ValueError(f"token={token} names no generated token: there are {len(rows)}, numbered from 0")
+        item, produced = rows[token]
+        target = of_generated(subject, target, produced)
+        notes += (f"one generated token of {len(rows)} is looked at: {subject.name_of(produced)!r}",)
+    batch, aim = subject.batch([item]), subject.aim([target])
+    record, options = spec
+    found = tuple(balance(subject, batch, aim, record, options))
+    usual, none = registry.resolve("method", COMPARED)
+    plain = () if record is usual else tuple(balance(subject, batch, aim, usual, none))
+    return Conservation(
+        rows=found,
+        plain=plain,
+        input=item,
+        method=record.spec(options),
+        target=aim.targets[0],
+        output=float(subject.values(batch, aim)[0]),
+        model=subject.name,
+        notes=notes,
+    )
 
 
 def balance(subject: Subject, batch: Batch, aim: Aim, record: Record, options: dict[str, Any]) -> list[ModuleRelevance]:

@@ -24,10 +24,10 @@ from whence.core import registry
 from whence.core.inputs import Input, Target
 from whence.core.results import Attribution
 from whence.measure.cases import Runner, cases
-from whence.measure.metrics import robustness
 from whence.measure.metrics.faithfulness import ranked_truthfulness
 from whence.model.loan import fingerprint
 from whence.model.masked_inputs import ways
+from whence.model.weights import stages
 
 MIXED = [0.9, -1.6, 0.25, 1.3, -0.4, 0.6]  # no two of them are equal in size, and no sums are
 POSITIVE = [0.9, 1.6, 0.25, 1.3, 0.4, 0.6]
@@ -741,12 +741,12 @@ def test_what_does_not_look_at_the_weights_fails_randomisation() -> None:
 def test_stages_go_by_blocks() -> None:
     subject = subject_of("bart")
     _, rows = rows_of("bart")
-    stages = robustness._stages(subject, rows[0][0])
-    heads = [".".join(stage[0].split(".")[:4]) for stage in stages]
+    found = stages(subject, rows[0][0])
+    heads = [".".join(stage[0].split(".")[:4]) for stage in found]
     assert [h for h in heads if ".layers." in h] == [
         f"model.{side}.layers.{layer}" for side in ("encoder", "decoder") for layer in (0, 1)
     ]
-    assert stages[-1] == ["lm_head"] and "model.encoder.embed_tokens" in stages[0]
+    assert found[-1] == ["lm_head"] and "model.encoder.embed_tokens" in found[0]
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------

@@ -22,9 +22,9 @@ import whence
 from families import fresh, kept_in, plain_inputs
 from whence.core.registry import Explained, resolve
 from whence.model.batching import Batch
-from whence.model.discovery import Anatomy
+from whence.model.discovery import Structure
 from whence.model.passes import Trace
-from whence.model.tap import Record
+from whence.model.tap import AttentionRecord
 
 # name -> the token of each stream that the output reads; "*" is text and regions in one sequence, read at the last word
 DECIDING = {
@@ -453,11 +453,11 @@ def test_rollout_is_a_flow(name: str, options: str) -> None:
 class Given:
     """A subject whose trace is given: A and G are (layer, head, query, key)."""
 
-    name, dtype = "given", DOUBLE
+    name, accumulation, heads = "given", DOUBLE, 3
 
     def __init__(self, A: np.ndarray, G: np.ndarray, deciding: tuple[int, ...] = (0,)) -> None:
         maps = [(torch.tensor(a)[None], torch.tensor(g)[None]) for a, g in zip(A, G, strict=True)]
-        records = [Record(n, "", [a], [], [g], [], n, "text", "text") for n, (a, g) in enumerate(maps)]
+        records = [AttentionRecord(n, "", [a], [], [g], [], n, "text", "text") for n, (a, g) in enumerate(maps)]
         rows = torch.zeros(1, A.shape[-1], dtype=torch.bool)
         rows[:, list(deciding)] = True
         none: Any = None
@@ -467,11 +467,8 @@ class Given:
     def trace(self, *asked: Any) -> Trace:
         return self.given
 
-    def fold(self, *asked: Any) -> None:
-        """Nothing here is long."""
-
-    def anatomy(self, batch: Batch) -> Anatomy:
-        return Anatomy({}, {}, {}, {}, (("text", "text"),) * len(self.given.attention))
+    def structure(self, batch: Batch) -> Structure:
+        return Structure({}, {}, {}, {}, (("text", "text"),) * len(self.given.attention))
 
     def __call__(self, spec: str) -> np.ndarray:
         record, options = resolve("method", spec)

@@ -72,7 +72,7 @@ def away(found: dict[str, Tensor], name: str) -> float:
 @pytest.mark.parametrize(("name", "function"), CASES)
 def test_a_rule_is_that_of_lxt(name: str, function: Callable[..., Tensor]) -> None:
     module = function if isinstance(function, nn.Module) else nn.Identity()
-    rules = Conserving(module, heads="half", epsilon=EPSILON if "zero" in name else 0.0)
+    rules = Conserving(heads="half", epsilon=EPSILON if "zero" in name else 0.0).on(module)
     assert away(relevance(function, name, rules), name) <= 1e-4
 
 

@@ -433,7 +433,7 @@ def test_a_convolution_is_the_linear_layer_of_its_matrix(dimensions: int) -> Non
         y = layer(x)
         matrix = (layer(unit) - layer(torch.zeros_like(x))).flatten(1).T  # (out, in)
     u = torch.randn(y.shape, dtype=DOUBLE)
-    with Conserving(nn.Identity(), epsilon=0.1, gamma=0.5):
+    with Conserving(epsilon=0.1, gamma=0.5):
         out = layer(x)
     (gradient,) = torch.autograd.grad((u * out).sum(), x)
     spread = layer.bias.detach()[:, None].expand(6, y[0, 0].numel()).flatten()
@@ -476,12 +476,12 @@ def test_experts_conserve(path: str) -> None:
 def test_bounds_pass_relevance_on_and_choices_are_held() -> None:
     x = torch.tensor([[-2.0, -0.3, 0.0, 0.4, 3.0]], dtype=DOUBLE, requires_grad=True)
     for bounded in (lambda t: t.clamp(-0.5, 0.5), lambda t: torch.clip(t, max=1.0), lambda t: torch.clamp(t, min=-1)):
-        with Conserving(nn.Identity()):
+        with Conserving():
             y = bounded(x)
         (gradient,) = torch.autograd.grad(y.sum(), x)
         torch.testing.assert_close(x * gradient, bounded(x))
     for heads in ("hold", "half", None):
-        with Conserving(nn.Identity(), heads=heads):
+        with Conserving(heads=heads):
             values, indices = torch.topk(x, 2)
             again, others = x.gather(1, indices), x.gather(1, torch.tensor([[4, 3]]))
         assert indices.tolist() == [[4, 3]] and values.tolist() == again.tolist() == [[3.0, 0.4]]

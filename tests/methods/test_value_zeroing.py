@@ -23,7 +23,7 @@ import whence
 from families import REGIONS_AND_QUESTIONS, Classifier, fresh, kept_in, plain_inputs
 from whence.methods import zeroing
 from whence.model.batching import Batch
-from whence.model.loan import eager, lent
+from whence.model.layers import Layer, layers_of
 from whence.testing import check_method
 
 SINGLE, DOUBLE = torch.float32, torch.float64
@@ -411,9 +411,7 @@ def raw_maps(made: Any, texts: list[Any]) -> tuple[Batch, list[np.ndarray]]:
     items = [made.encode(text) for text in texts]
     batch = made.batch([row for item in items for row, _ in made.rows(item)[-1:]] or items)
     trace = made.trace(batch, made.aim([None] * len(batch)), ("attention", "values", "deciding"))
-    with lent(made.model), eager(made.model), torch.no_grad():
-        layers = zeroing.found_layers(made, batch, trace)
-        return batch, [zeroing.zeroed(made, batch, layer).numpy() for layer in layers]
+    return batch, [zeroing.zeroed(made, batch, layer).numpy() for layer in layers_of(made, batch, trace)]
 
 
 @pytest.mark.parametrize("name", ["bert", "xlnet", "gpt2", "mistral", "bart", "clip", "lxmert"])
@@ -431,13 +429,13 @@ def test_rows_sum_to_one_and_distances_are_at_most_two(name: str) -> None:
 @pytest.fixture
 def rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers on copies of a batch round otherwise than on the batch itself, as on some devices they do."""
-    run = zeroing._run
+    run = Layer.run
 
     def rough(*args: Any) -> dict[str, Tensor]:
         noise = torch.Generator().manual_seed(0)
         return {s: x * (1 + 1e-7 * torch.randn(x.shape, generator=noise)) for s, x in run(*args).items()}
 
-    monkeypatch.setattr(zeroing, "_run", rough)
+    monkeypatch.setattr(Layer, "run", rough)
 
 
 @pytest.mark.usefixtures("rounding")
@@ -510,9 +508,9 @@ def test_one_token() -> None:
 def test_memory_is_bounded_by_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = whence.explain(subject(name), fresh(name).inputs[:2], "value_zeroing")
     sizes: list[int] = []
-    run = zeroing._run
-    monkeypatch.setattr(zeroing, "TOKENS", 100)
-    monkeypatch.setattr(zeroing, "_run", lambda *args: sizes.append(args[2] * args[3]) or run(*args))
+    run = Layer.run
+    monkeypatch.setattr(zeroing, "MAX_TOKENS", 100)
+    monkeypatch.setattr(Layer, "run", lambda *args: sizes.append(args[1] * args[2]) or run(*args))
     for a, b in zip(whence.explain(subject(name), fresh(name).inputs[:2], "value_zeroing"), whole, strict=True):
         assert distance(a.scores, b.scores) <= 1e-6
     assert max(sizes) * max(len(a.features) for a in whole) <= 100

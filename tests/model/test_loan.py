@@ -17,8 +17,9 @@ from torch import Tensor, nn
 import whence
 from families import FAMILIES, TEXTS, Family, family, fresh, plain_inputs, plain_logits
 from whence.core import registry
-from whence.model.loan import difference, fingerprint, lent, through
+from whence.model.loan import difference, fingerprint, lent
 from whence.model.subject import Subject
+from whence.propagation.operations import through
 
 METHODS = ("attention", "gradient_x_input", "random")
 THREADS = 8

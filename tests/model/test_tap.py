@@ -21,7 +21,7 @@ from whence.core.inputs import Input
 from whence.model.batching import Batch
 from whence.model.passes import Trace
 from whence.model.subject import Subject
-from whence.model.tap import Record
+from whence.model.tap import AttentionRecord
 
 NAMES = list(FAMILIES)
 MODULES = ["torch-encoder", "torch-multihead", "torch-sdpa", "from-scratch"]
@@ -269,7 +269,7 @@ def _of_lxmert(batch: Batch) -> dict[tuple[str, str], tuple[Tensor, ...]]:
     }
 
 
-def same_records(records: list[Record], own: dict[tuple[str, str], tuple[Tensor, ...]]) -> None:
+def same_records(records: list[AttentionRecord], own: dict[tuple[str, str], tuple[Tensor, ...]]) -> None:
     """All of the model's maps were recorded, bit for bit, layer after layer of every pair of streams."""
     assert len(records) == sum(len(maps) for maps in own.values())
     for streams, maps in own.items():
@@ -483,7 +483,7 @@ def test_without_an_edit_the_hand_written_pass_is_the_model(short: Batch, embedd
 
 
 def test_weights_can_be_replaced(short: Batch, embedded: Tensor) -> None:
-    def uniform(record: Record, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def uniform(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         return torch.full_like(weights, 1 / weights.shape[-1]), values
 
     found = trace(subject("torch-sdpa"), short, edit=uniform)
@@ -494,7 +494,7 @@ def test_weights_can_be_replaced(short: Batch, embedded: Tensor) -> None:
 
 
 def test_values_can_be_zeroed_in_one_layer(short: Batch, embedded: Tensor) -> None:
-    def without(record: Record, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def without(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         return weights, torch.zeros_like(values) if record.order == 1 else values
 
     found = trace(subject("torch-sdpa"), short, edit=without)
@@ -519,7 +519,7 @@ def test_values_can_be_zeroed_where_a_model_has_an_eager_path() -> None:
 
 
 def test_detached_weights_cut_the_way_through_queries_and_keys(short: Batch, embedded: Tensor) -> None:
-    def detached(record: Record, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def detached(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         return weights.detach(), values
 
     plain_pass, cut = (trace(subject("torch-sdpa"), short, edit=edit) for edit in (None, detached))

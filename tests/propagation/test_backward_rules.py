@@ -15,9 +15,8 @@ import relevance_by_hand as hand
 import whence
 from families import fresh, kept_in, plain_inputs
 from relevance_cases import without_biases
-from whence.model.loan import through
 from whence.propagation.backward_rules import Conserving, Positive
-from whence.propagation.operations import ACTIVATION, MULTIPLY, NORM
+from whence.propagation.operations import ACTIVATION, MULTIPLY, NORM, through
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 # without biases, relevance sums to the output up to rounding, relative to the sum of absolute relevance
@@ -139,7 +138,7 @@ def leak(name: str, rules: type[Conserving]) -> float:
     batch = subject.batch([subject.encode(fresh(name).inputs[0])])
     aim = subject.aim([None])
     subject.values(batch, aim)
-    trace = subject.trace(batch, aim, ("gradient:embeddings",), rules=rules(subject.model))
+    trace = subject.trace(batch, aim, ("gradient:embeddings",), rules=rules())
     pairs = zip(trace.states["embeddings"].values(), trace.gradients["embeddings"].values(), strict=True)
     relevance = torch.cat([(x * g).flatten() for x, g in pairs])
     return float((relevance.sum() - trace.value[0]).abs() / relevance.abs().sum())
@@ -191,7 +190,7 @@ def test_layer_norm(eps: float) -> None:
 
     total = (u * norm(x)).sum(-1)
     variance = x.var(-1, unbiased=False)
-    (plain,), (ruled,) = (relevance(rules, norm, u, x) for rules in (None, Conserving(nn.Identity())))
+    (plain,), (ruled,) = (relevance(rules, norm, u, x) for rules in (None, Conserving()))
     torch.testing.assert_close(plain.sum(-1), eps / (eps + variance) * total)
     torch.testing.assert_close(ruled.sum(-1), total)
     mean_held = (u * x).sum(-1) / (variance + eps).sqrt()
@@ -207,22 +206,22 @@ def test_attention_weights_held_conserve_in_every_head() -> None:
 def test_products_give_half_to_each() -> None:
     A, V, u = drawn(2, 5, 5), drawn(2, 5, 3, seed=1), drawn(2, 5, 3, seed=2)
     total = (u * (A @ V)).sum((-1, -2))
-    for part in relevance(Conserving(nn.Identity(), heads="half"), torch.matmul, u, A, V):
+    for part in relevance(Conserving(heads="half"), torch.matmul, u, A, V):
         torch.testing.assert_close(part.sum((-1, -2)), total / 2)
     x, y, w = drawn(4), drawn(4, seed=1), drawn(4, seed=2)
-    for part in relevance(Conserving(nn.Identity(), heads="half"), torch.mul, w, x, y):
+    for part in relevance(Conserving(heads="half"), torch.mul, w, x, y):
         torch.testing.assert_close(part, w * x * y / 2)
 
 
 def test_softmax_goes_by_its_taylor_expansion() -> None:
     x, g = drawn(4, 6), drawn(4, 6, seed=1)
     s = x.softmax(-1)
-    (found,) = relevance(Conserving(nn.Identity(), heads="half"), lambda t: t.softmax(-1), g, x)
+    (found,) = relevance(Conserving(heads="half"), lambda t: t.softmax(-1), g, x)
     R = s * g
     torch.testing.assert_close(found, x * (R - s * R.sum(-1, keepdim=True)))
-    (flat,) = relevance(Conserving(nn.Identity(), heads="half"), lambda t: t.softmax(-1), torch.ones_like(g), x)
+    (flat,) = relevance(Conserving(heads="half"), lambda t: t.softmax(-1), torch.ones_like(g), x)
     torch.testing.assert_close(flat, torch.zeros_like(x))  # relevance in proportion to s
-    (moved,) = relevance(Conserving(nn.Identity(), heads="half"), lambda t: t.softmax(-1), g, x + 3)
+    (moved,) = relevance(Conserving(heads="half"), lambda t: t.softmax(-1), g, x + 3)
     torch.testing.assert_close(moved.sum(-1), found.sum(-1))
 
 
@@ -233,7 +232,7 @@ def spelled(function: Any) -> str:
 @pytest.mark.parametrize("function", sorted(ACTIVATION, key=spelled), ids=spelled)
 def test_activations_pass_relevance_on(function: Any) -> None:
     x, u = drawn(20), drawn(20, seed=1)
-    (found,) = relevance(Conserving(nn.Identity()), function, u, x)
+    (found,) = relevance(Conserving(), function, u, x)
     torch.testing.assert_close(found, u * function(x))
 
 
@@ -250,7 +249,7 @@ def test_attention_by_hand_is_gradient_x_input_with_parts_of_gradients() -> None
         return (q @ k.T * width**-0.5).softmax(-1) @ v
 
     (parts,) = relevance(None, lambda t: attention(t, (0.25, 0.25, 0.5)), u, x)
-    (ruled,) = relevance(Conserving(nn.Identity(), heads="half"), attention, u, x)
+    (ruled,) = relevance(Conserving(heads="half"), attention, u, x)
     net = hand.Network()
     h = net.take("input", x)
     q, k, v = (net.heads(net.linear(h, f), width) for f in layers)
@@ -263,7 +262,7 @@ def test_attention_by_hand_is_gradient_x_input_with_parts_of_gradients() -> None
 def positive(function: Any, R: Tensor, *inputs: Tensor) -> list[Tensor]:
     """The relevance of the inputs under the rules of transformer attribution."""
     leaves = [x.clone().requires_grad_() for x in inputs]
-    with Positive(nn.Identity()):
+    with Positive():
         out = function(*leaves)
     return list(torch.autograd.grad(out, leaves, R))
 

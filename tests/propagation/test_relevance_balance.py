@@ -169,7 +169,7 @@ def test_one_norm_that_is_missed_is_found() -> None:
     subject = unbiased("bert")
 
     def broken(subject: Any, batch: Any, target: Any) -> None:
-        subject.trace(batch, target, ("gradient:word",), rules=OneNormMissed(subject.model))
+        subject.trace(batch, target, ("gradient:word",), rules=OneNormMissed())
 
     batch, aim = subject.batch([subject.encode(fresh("bert").inputs[0])]), subject.aim([None])
     rows = balance(subject, batch, aim, replace(registry.find("method", "lrp"), function=broken), {})
@@ -329,7 +329,7 @@ def test_the_model_is_given_back_after_a_failure(monkeypatch: pytest.MonkeyPatch
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr("whence.propagation.relevance_balance.Ledger.read", fail)
+        patch.setattr("whence.propagation.relevance_balance.RelevanceWatch.read", fail)
         with pytest.raises(ZeroDivisionError):
             whence.conservation(subject, made.inputs[0])
         assert torch._C._len_torch_function_stack() == 0

@@ -42,20 +42,63 @@ class Input(Storable):
         return f"Input({len(self.features)} features: {' '.join(self.features[:12])!a})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Target(Storable):
-    """The scalar that is explained, by name; `targets.py` computes it."""
+    """The scalar that is explained, by name; `model/targets.py` computes it.
 
-    kind: str = "logit"  # logit, probability, log_probability, log_odds, margin, contrast, function
-    index: int | None = None  # class or token
+    Of the outputs: a logit, probability, log_probability, log_odds, margin or contrast of classes or tokens, or a
+    function. Of a state inside the model: a neuron, a channel, a direction.
+    """
+
+    kind: str = "logit"
+    index: int | None = None  # class or token; of a neuron or channel its number
     name: str = ""  # its label or text
     against: int | None = None  # the other class or token of a contrast
     against_name: str = ""
     predicted: bool = False  # not asked for: it is what the model predicted
+    site: str = ""  # where the state is: a module's name, the number of a block, "embeddings", "word" or "mlp:NUMBER"
+    position: str | int | None = None  # "deciding", "mean", "max" or the number of a token; None: deciding, else mean
+    vector: np.ndarray | None = None  # (width,) of a direction
+
+    @classmethod
+    def neuron(cls, site: str | int, index: int, at: str | int | None = None) -> Target:
+        """One entry of a state: of what a module gives, of what enters a block, or of a feed-forward part ("mlp:3")."""
+        return cls("neuron", index, f"neuron {index} of {site}", site=str(site), position=at)
+
+    @classmethod
+    def channel(cls, site: str | int, index: int, at: str | int | None = "mean") -> Target:
+        """One entry of a state, the mean over all real tokens or over the places of a feature map unless `at` says."""
+        return cls("channel", index, f"channel {index} of {site}", site=str(site), position=at)
+
+    @classmethod
+    def direction(cls, site: str | int, vector: Any, at: str | int | None = None, name: str = "") -> Target:
+        """The scalar product of a state with a vector, (width,)."""
+        array = np.asarray(vector, dtype=float)
+        if array.ndim != 1 or not array.size or not np.isfinite(array).all():
+            raise ValueError(f"a direction is a vector of finite numbers, shape (width,), not {array.shape}")
+        return cls("direction", None, name or f"direction in {site}", site=str(site), position=at, vector=array)
+
+    @property
+    def of_state(self) -> bool:
+        """The target reads a state inside the model, not its outputs."""
+        return bool(self.site)
+
+    @property
+    def open(self) -> bool:
+        """The target waits for a prediction to know its class or token."""
+        return self.index is None and self.kind != "function" and not self.of_state
 
     def __str__(self) -> str:
         if self.kind == "function":
             return self.name
+        if self.of_state:
+            places: dict[Any, str] = {
+                None: "",
+                "deciding": " at the deciding token",
+                "mean": ", mean",
+                "max": ", maximum",
+            }
+            return self.name + places.get(self.position, f" at token {self.position}")
         if self.kind == "contrast":
             return f"logit of {self.name!r} minus logit of {self.against_name!r}"
         words = {"log_probability": "log-probability", "log_odds": "log-odds", "margin": "margin to the runner-up"}

@@ -51,6 +51,11 @@ class Record:
         given = {k: v for k, v in (options or {}).items() if not specs.same(v, self.options[k].default)}
         return f"{self.name}({', '.join(f'{k}={specs.written(v)}' for k, v in given.items())})" if given else self.name
 
+    def __call__(self, subject: Any, batch: Any, target: Any, **options: Any) -> Any:
+        """Run a method on a batch, whose passes then record what the method declares to need."""
+        batch.needs = batch.needs | self.wanted(options)
+        return self.function(subject, batch, target, **options)
+
     def wanted(self, options: Mapping[str, Any]) -> frozenset[str]:
         """The needs with the options filled in."""
         full = {name: option.default for name, option in self.options.items()} | dict(options)

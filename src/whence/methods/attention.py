@@ -18,9 +18,9 @@ from whence.core.registry import Explained, method
 from whence.model.batching import Batch
 from whence.model.passes import Trace
 from whence.model.subject import Subject
-from whence.model.tap import Record
+from whence.model.tap import AttentionRecord
 from whence.model.targets import Aim
-from whence.propagation.long_inputs import Fold
+from whence.propagation.long_inputs import Fold, fold_attention
 
 Heads = Literal["mean", "max", "min", "sum"] | int | list[int]
 Read = Literal["row", "received", "received_sum", "received_max", "column"]
@@ -45,7 +45,7 @@ def attention(
     `scores` takes what the softmax is given, which has a sign, in place of the weights that it makes; of those, tokens
     receive from the queries that may see them.
     """
-    trace = subject.trace(batch, target, ("attention", "scores", "deciding") if scores else ("attention", "deciding"))
+    trace = subject.trace(batch, target, ("scores",) if scores else ())
     layers = layer if isinstance(layer, list) else [layer]
     if not layers:
         raise ValueError("attention: layer takes a number or a list of at least one, not []")
@@ -95,7 +95,7 @@ def rollout(
 
     fold = Fold(lambda deciding: reading(subject, batch, deciding, read), tile, merge)
     lean = heads == "mean" and not discard and read in ONE_ROW
-    return folded(subject, batch, target, fold, ("attention", "deciding"), read, start_layer, lean=lean)
+    return folded(subject, batch, target, fold, read, start_layer, lean=lean)
 
 
 @method(family="attention", signed=False, needs=("attention", "deciding"), paper="arXiv:2005.00928")
@@ -118,7 +118,7 @@ def flow(
     """
     from whence.methods.maxflow import Graph
 
-    trace = subject.trace(batch, target, ("attention", "deciding"))
+    trace = subject.trace(batch, target)
     start = readers(subject, trace, batch, "row")[:, 0]  # (batch, feature)
     blocks = steps(subject, trace, start_layer)
     mask = batch.mask.cpu().numpy()
@@ -139,7 +139,7 @@ def flow(
     return Explained(torch.from_numpy(scores).float(), details=details)
 
 
-def steps(subject: Subject, trace: Trace, start_layer: int = 0) -> list[Record]:
+def steps(subject: Subject, trace: Trace, start_layer: int = 0) -> list[AttentionRecord]:
     """The attention blocks in the order the model runs them, without the first layers of every connection."""
     depth = 1 + max(record.layer for record in trace.attention)
     if not 0 <= start_layer < depth:
@@ -153,17 +153,16 @@ def folded(
     batch: Batch,
     target: Aim,
     fold: Fold,
-    needs: tuple[str, ...],
     read: Read = "row",
     start_layer: int = 0,
     *,
     lean: bool = True,
 ) -> Tensor:
     """What a fold over all attention comes to, read as scores: (batch, feature); long inputs are not kept in memory."""
-    found = subject.fold(batch, target, fold, start_layer) if lean else None
+    found = fold_attention(subject, batch, target, fold, start_layer) if lean else None
     if found is not None:
         return found[:, -1].masked_fill(~batch.mask, 0.0)
-    trace = subject.trace(batch, target, needs)
+    trace = subject.trace(batch, target)
     blocks = steps(subject, trace, start_layer)
     state = fold.start(trace.deciding)
     for record in reversed(blocks):
@@ -184,7 +183,7 @@ def readers(subject: Subject, trace: Trace, batch: Batch, read: Read) -> Tensor:
 def reading(subject: Subject, batch: Batch, deciding: dict[str, Tensor], read: Read) -> Tensor:
     """`readers`, given the positions that the output reads."""
     size = batch.mask.shape[1]
-    dtype = torch.float64 if subject.dtype == torch.float64 else torch.float32
+    dtype = subject.accumulation
     if read in ("received_max", "column"):
         return torch.eye(size, dtype=dtype, device=batch.mask.device).repeat(len(batch), 1, 1)
     state = torch.zeros(len(batch), 1, size, dtype=dtype, device=batch.mask.device)
@@ -222,15 +221,15 @@ def reduced(weights: Tensor, heads: Heads) -> Tensor:
     return weights.amax(1) if heads == "max" else weights.amin(1)
 
 
-def real(record: Record, batch: Batch) -> Tensor:
+def real(record: AttentionRecord, batch: Batch) -> Tensor:
     """The queries that are not padding: (batch, query)."""
     return batch.mask[:, batch.span(record.query)]
 
 
-def _connections(subject: Subject, trace: Trace) -> Iterable[list[Record]]:
+def _connections(subject: Subject, trace: Trace) -> Iterable[list[AttentionRecord]]:
     """For each stream of keys, the blocks through which the deciding streams look at it, first to last."""
     _check_whole(subject, trace)
-    groups: dict[str, list[Record]] = {}
+    groups: dict[str, list[AttentionRecord]] = {}
     for record in trace.attention:
         if record.query in trace.deciding:
             groups.setdefault(record.key, []).append(record)
@@ -247,13 +246,13 @@ def _check_whole(subject: Subject, trace: Trace) -> None:
         raise ValueError(f"{subject.name} reads no attention that spans its inputs; use a gradient method")
 
 
-def _numbered(records: list[Record], number: int, subject: Subject) -> Record:
+def _numbered(records: list[AttentionRecord], number: int, subject: Subject) -> AttentionRecord:
     if not -len(records) <= number < len(records):
         raise ValueError(f"layer {number} is out of range: {subject.name} has {len(records)} layers here, from 0")
     return records[number]
 
 
-def _read(maps: Tensor, seen: Tensor, record: Record, trace: Trace, batch: Batch, read: Read) -> Tensor:
+def _read(maps: Tensor, seen: Tensor, record: AttentionRecord, trace: Trace, batch: Batch, read: Read) -> Tensor:
     """(batch, query, key) to (batch, key); `seen` are the cells that count."""
     queries = real(record, batch)
     if read == "row":

@@ -12,7 +12,7 @@ from whence.core.registry import Explained, method
 from whence.methods.attention import folded, reading, real, steps
 from whence.model.batching import Batch
 from whence.model.subject import Subject
-from whence.model.tap import Record
+from whence.model.tap import AttentionRecord
 from whence.model.targets import Aim
 from whence.propagation.long_inputs import Fold
 
@@ -25,7 +25,7 @@ def grad_sam(subject: Subject, batch: Batch, target: Aim, *, read: Literal["quer
     queries, which scores the token that is attended to. In the last layer of a CLS classifier only the CLS row has a
     gradient, so the first puts all of that layer's share on CLS, and the second spreads it over the keys.
     """
-    depth = len(subject.anatomy(batch).connections)
+    depth = len(subject.structure(batch).connections)
 
     def tile(
         state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
@@ -39,7 +39,7 @@ def grad_sam(subject: Subject, batch: Batch, target: Aim, *, read: Literal["quer
             added[:, 0, keys] += (real[:, None] @ product)[:, 0] / batch.mask[:, stream].sum(1, keepdim=True)
 
     fold = Fold(lambda deciding: _zeros(subject, batch)[:, None], tile, lambda state, added, queries: state + added)
-    return folded(subject, batch, target, fold, ("attention_gradient", "deciding"))
+    return folded(subject, batch, target, fold)
 
 
 @method(family="attention x gradient", needs=("attention_gradient", "deciding"), paper="arXiv:1908.04626")
@@ -65,14 +65,13 @@ def attention_x_gradient(
         product = (product.clamp_(min=0) if positive else product).sum(1) * batch.mask[:, rows, None]
         added[:, 0, keys if read == "received" else rows] += product.sum(1 if read == "received" else 2)
 
-    needs = ("attention_gradient", "deciding")
     if layer is None:
         fold = Fold(lambda deciding: _zeros(subject, batch)[:, None], tile, lambda state, added, queries: state + added)
-        return folded(subject, batch, target, fold, needs)
+        return folded(subject, batch, target, fold)
     chosen = [layer] if isinstance(layer, int) else layer
     if not chosen:
         raise ValueError("attention_x_gradient: layer takes a number, a list of at least one, or None for all, not []")
-    trace = subject.trace(batch, target, needs)
+    trace = subject.trace(batch, target)
     scores = _zeros(subject, batch)[:, None]
     for record in steps(subject, trace):
         depth = 1 + max(r.layer for r in trace.attention if (r.query, r.key) == (record.query, record.key))
@@ -92,7 +91,7 @@ def attcat(subject: Subject, batch: Batch, target: Aim) -> Tensor:
     h is the state that enters a block; attention is averaged over heads and queries. Several streams: each by its own
     self-attention.
     """
-    trace = subject.trace(batch, target, ("attention", "gradient:*", "deciding"))
+    trace = subject.trace(batch, target)
     steps(subject, trace)
     scores = _zeros(subject, batch)
     for record in trace.attention:
@@ -118,10 +117,12 @@ def gae(subject: Subject, batch: Batch, target: Aim, *, normalise: bool = True, 
     and adds I (8 and 9; `normalise=False` leaves that out). Read at the deciding token, the identity's 1 taken
     off its own entry. R of every pair of streams is in the details when there are several.
     """
-    if all(query == key for query, key in subject.anatomy(batch).connections):  # one stream, or towers that do not meet
+    if all(
+        query == key for query, key in subject.structure(batch).connections
+    ):  # one stream, or towers that do not meet
         fold = Fold(functools.partial(_started, subject, batch), _relevant, lambda state, added, queries: state + added)
-        return Explained(folded(subject, batch, target, fold, ("attention_gradient", "deciding"), "row", start_layer))
-    trace = subject.trace(batch, target, ("attention_gradient", "deciding"))
+        return Explained(folded(subject, batch, target, fold, "row", start_layer))
+    trace = subject.trace(batch, target)
     blocks = steps(subject, trace, start_layer)
     relevance = _carried(blocks, batch, subject, normalise)
     scores = _zeros(subject, batch)
@@ -152,7 +153,7 @@ def _relevant(
 Relevance = dict[tuple[str, str], Tensor]  # (query stream, key stream) -> R, or R - I within a stream
 
 
-def _carried(blocks: list[Record], batch: Batch, subject: Subject, normalise: bool) -> Relevance:
+def _carried(blocks: list[AttentionRecord], batch: Batch, subject: Subject, normalise: bool) -> Relevance:
     """Rules 6 to 11, first block to last; co-attention blocks that belong together use the matrices before both.
 
     Within a stream R - I is carried, which keeps its digits where it is tiny beside I.
@@ -183,9 +184,9 @@ def _whole(rest: Tensor, query: str, key: str, batch: Batch) -> list[Tensor]:
     return [matrix[rows][:, columns] for matrix, rows, columns in masks]
 
 
-def _together(blocks: list[Record]) -> list[list[Record]]:
+def _together(blocks: list[AttentionRecord]) -> list[list[AttentionRecord]]:
     """Two blocks that look at each other's streams, one after the other, are one step."""
-    groups: list[list[Record]] = []
+    groups: list[list[AttentionRecord]] = []
     for record in blocks:
         last = groups[-1][-1] if groups else None
         mutual = last is not None and last.query != last.key and (last.query, last.key) == (record.key, record.query)
@@ -203,11 +204,10 @@ def _normalised(rest: Tensor, normalise: bool) -> Tensor:
     return scaled + torch.eye(rest.shape[-1], dtype=rest.dtype, device=rest.device)
 
 
-def _positive(record: Record) -> Tensor:
+def _positive(record: AttentionRecord) -> Tensor:
     """Rule 5: the mean over heads of (G o A)^+, (batch, query, key)."""
     return (record.gradient * record.weights).clamp(min=0).mean(1)
 
 
 def _zeros(subject: Subject, batch: Batch) -> Tensor:
-    dtype = torch.float64 if subject.dtype == torch.float64 else torch.float32
-    return torch.zeros(batch.mask.shape, dtype=dtype, device=batch.mask.device)
+    return torch.zeros(batch.mask.shape, dtype=subject.accumulation, device=batch.mask.device)

@@ -95,11 +95,13 @@ def decompx(subject: Subject, batch: Batch, target: Aim, *, bias: Split = "absdo
     them out: they are then the residual.
     """
     _one_stream(subject, batch)
-    scores = torch.zeros(batch.mask.shape, dtype=_dtype(subject), device=batch.mask.device)
+    if target.states:
+        raise ValueError("decompx divides logits, and the target reads a state inside the model; use lrp or a gradient")
+    scores = torch.zeros(batch.mask.shape, dtype=subject.accumulation, device=batch.mask.device)
     subject.values(batch, target)  # fixes a target that was left open
     for rows in _groups(batch, subject, 4):
         some, aim = batch.chosen(rows), target.chosen(rows)
-        rules = Sources(subject.name, subject.model, bias)
+        rules = Sources(subject.name, bias)
         with torch.no_grad():
             trace = subject.trace(some, aim, ("state:embeddings",), rules=rules)
         assert rules.logits is not None
@@ -129,18 +131,18 @@ def _maps(subject: Subject, batch: Batch, target: Aim, stage: str, reduce: Reduc
     """What a reduction makes of the parts of every layer, first to last; each with the batch as its first axis."""
     _one_stream(subject, batch)
     subject.values(batch, target)
-    depth = max((len(blocks) for blocks in subject.anatomy(batch).blocks.values()), default=0)
+    depth = subject.structure(batch).depth
     if not depth:
         raise ValueError(f"no layers were found in {subject.name}, so there are none to take apart; use decompx")
     tokens_first = any(site.tokens_first for site in subject.sites(batch, 0).values())
     found = []
     for rows in _groups(batch, subject, 3):
-        rules = Layers(subject.name, subject.model, stage, reduce, tokens_first=tokens_first)
+        rules = Layers(subject.name, stage, reduce, tokens_first=tokens_first)
         some = batch.chosen(rows)
         with torch.no_grad():
             subject.trace(some, target.chosen(rows), [f"state:{n}" for n in range(depth)], rules=rules)
         found.append(rules.maps)
-    if any(len(maps) != len(subject.anatomy(batch).connections) for maps in found):
+    if any(len(maps) != len(subject.structure(batch).connections) for maps in found):
         raise ValueError(
             f"the attention of {subject.name} could not be followed; use value_zeroing or a gradient method"
         )
@@ -151,7 +153,7 @@ def _one_stream(subject: Subject, batch: Batch) -> None:
     if len(batch.streams) > 1:
         streams = " and ".join(batch.streams)
         raise ValueError(f"{subject.name} has the streams {streams}; decompositions take one: use value_zeroing or gae")
-    if ("", "") in subject.anatomy(batch).connections:
+    if ("", "") in subject.structure(batch).connections:
         raise ValueError(
             f"{subject.name} attends within windows, not over the whole sequence; use a gradient or perturbation method"
         )
@@ -160,9 +162,7 @@ def _one_stream(subject: Subject, batch: Batch) -> None:
 def _groups(batch: Batch, subject: Subject, copies: int) -> list[list[int]]:
     """Rows of a batch whose parts fit in memory together."""
     tokens = batch.mask.shape[1]
-    config = getattr(subject.model, "config", None)
-    width = getattr(config, "hidden_size", None) or 512
-    rows = max(1, _MOST_BYTES // (copies * tokens * tokens * width * 4))
+    rows = max(1, _MOST_BYTES // (copies * tokens * tokens * subject.width * 4))
     return [list(range(start, min(start + rows, len(batch)))) for start in range(0, len(batch), rows)]
 
 
@@ -174,12 +174,12 @@ def _read(
     if not layers:
         raise ValueError("layer takes a number or a list of at least one, not []")
     chosen = torch.stack([maps[_number(n, len(maps), subject)] for n in layers]).mean(0)
-    return _folded(subject, batch, subject.trace(batch, target, ("deciding",)), [chosen], read)
+    return _folded(subject, batch, subject.trace(batch, target), [chosen], read)
 
 
 def _rolled(subject: Subject, batch: Batch, target: Aim, maps: list[Tensor], read: Read) -> Tensor:
     """The product of all layers' maps, later on the left, read at the deciding token, to a sum of 1."""
-    scores = _folded(subject, batch, subject.trace(batch, target, ("deciding",)), maps, read)
+    scores = _folded(subject, batch, subject.trace(batch, target), maps, read)
     return scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
 
 
@@ -199,7 +199,3 @@ def _number(number: int, count: int, subject: Subject) -> int:
     if not -count <= number < count:
         raise ValueError(f"layer {number} is out of range: {subject.name} has {count} layers, from 0")
     return number
-
-
-def _dtype(subject: Subject) -> torch.dtype:
-    return torch.float64 if subject.dtype == torch.float64 else torch.float32

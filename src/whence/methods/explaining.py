@@ -13,7 +13,8 @@ from whence.core.results import Attribution
 from whence.model.batching import Batch, shown
 from whence.model.loan import lent
 from whence.model.subject import Subject
-from whence.model.targets import Aim, of_generated
+from whence.model.target_specs import of_generated
+from whence.model.targets import Aim
 
 DEFAULT_METHOD = "attention_x_gradient"  # docs/faithfulness.md says why
 PICTURE_METHOD = "gae"  # the default where there is nothing but a picture
@@ -40,7 +41,7 @@ def usual_method(subject: Subject, items: list[Input]) -> str:
     if not items:
         return DEFAULT_METHOD
     first = next((row for row, _ in subject.rows(items[0])), items[0])
-    found = subject.anatomy(subject.batch([first]))
+    found = subject.structure(subject.batch([first]))
     spans = bool(found.deciding) and all(query for query, _ in found.connections)
     if not spans:
         return PLAIN_METHOD
@@ -77,10 +78,10 @@ def explained(
     with lent(subject.model):
         groups = list(subject.batches(flat, batch_size, seed))
         for numbers, batch in tracked(groups, progress):
-            batch.wanted = needs
+            batch.needs = needs
             aim = subject.aim([wanted[number] for number in numbers])
             for record, options in specs:
-                result = record.function(subject, batch, aim, **options)
+                result = record(subject, batch, aim, **options)
                 result = result if isinstance(result, Explained) else Explained(result)
                 for row, attribution in enumerate(_attributions(subject, batch, aim, record, options, result, notes)):
                     rows_found[numbers[row]].append(attribution)

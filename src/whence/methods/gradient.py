@@ -14,8 +14,8 @@ from torch import Tensor
 
 from whence.core.registry import Explained, method
 from whence.model.batching import Batch, ids_of
-from whence.model.encoding import mask_ids
 from whence.model.passes import Trace
+from whence.model.precision import wide
 from whence.model.subject import Subject
 from whence.model.targets import Aim
 from whence.propagation.backward_rules import Softened
@@ -87,7 +87,7 @@ def integrated_gradients(
         return _expected([integrated_gradients(subject, batch, target, baseline=b, **options) for b in baseline])
     if steps is not None and steps < (2 if rule == "trapezoid" else 1):
         raise ValueError(f"integrated_gradients: steps must be a positive number (2 for the trapezoid), not {steps}")
-    x = subject.trace(batch, target, (f"state:{at}",)).states[at]
+    x = subject.trace(batch, target).states[at]
     path = Straight(subject, batch, target, at, baseline_states(subject, batch, at, x, baseline), x, softplus)
     if steps is None and rule is None and softplus is None:  # a softened gradient adds up to another function's values
         return _halved(path, tolerance)
@@ -147,12 +147,12 @@ class Straight:
         """Take the gradient of these examples at these places (0 to 1) of the path; their numbers in the lists."""
         for start in range(0, len(rows), MAX_ROWS):
             chosen = rows[start : start + MAX_ROWS].tolist()
-            alphas = torch.tensor(places[start : start + MAX_ROWS], dtype=precision(self.subject))
+            alphas = torch.tensor(places[start : start + MAX_ROWS], dtype=self.subject.accumulation)
             points = {}
             for stream, x in self.x.items():
                 a = alphas.to(x.device).reshape(-1, *[1] * (x.ndim - 1))
                 points[stream] = torch.lerp(wide(self.x0[stream])[chosen], wide(x)[chosen], a)
-            rules = None if self.softplus is None else Softened(self.subject.model, self.softplus)
+            rules = None if self.softplus is None else Softened(self.softplus)
             part, aim = self.batch.chosen(chosen), self.target.chosen(chosen)
             f, gradients = self.subject.gradient(part, aim, self.at, points, rules)
             slopes = np.zeros(len(chosen))
@@ -193,7 +193,7 @@ def _expected(found: list[Explained]) -> Explained:
 
 def traced(subject: Subject, batch: Batch, target: Aim, at: At, softplus: float | None) -> Trace:
     """The trace with states and gradients at a site."""
-    rules = None if softplus is None else Softened(subject.model, softplus)
+    rules = None if softplus is None else Softened(softplus)
     return subject.trace(batch, target, (f"gradient:{at}",), rules=rules)
 
 
@@ -218,8 +218,8 @@ def along(
     total: Streams = {}
     size = max(1, MAX_ROWS // len(batch))
     for start in range(0, len(nodes), size):
-        alphas = torch.tensor(nodes[start : start + size], dtype=precision(subject))
-        shares = torch.tensor(weights[start : start + size], dtype=precision(subject))
+        alphas = torch.tensor(nodes[start : start + size], dtype=subject.accumulation)
+        shares = torch.tensor(weights[start : start + size], dtype=subject.accumulation)
         rows = [row for row in range(len(batch)) for _ in alphas]
         points = {}
         for stream in x:
@@ -283,7 +283,7 @@ def _given(values: object, state: Tensor) -> Tensor:
 
 def _token_states(subject: Subject, batch: Batch, at: At, stream: str, state: Tensor, name: str | None) -> Tensor:
     """The states of a sequence of baseline tokens: their word embeddings, carried on to `at`."""
-    known = mask_ids(subject.processor) if subject.processor is not None else {}
+    known = subject.mask_ids
     names = [name] if name else ["pad", "unknown", "mask"]
     token = next((known[n] for n in names if known.get(n) is not None), None)
     if token is None and name:
@@ -307,15 +307,6 @@ def placed(subject: Subject, batch: Batch, by_stream: Streams) -> Explained:
     """Scores by stream to features; a map of pixels is kept as well."""
     pixels = next((values for values in by_stream.values() if values.ndim == 3), None)
     return Explained(subject.on_features(batch, by_stream), details={} if pixels is None else {"pixels": pixels})
-
-
-def wide(tensor: Tensor) -> Tensor:
-    """At least float32, so that sums over half-precision products keep their digits."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
-
-
-def precision(subject: Subject) -> torch.dtype:
-    return torch.float64 if subject.dtype == torch.float64 else torch.float32
 
 
 def width_axis(tensor: Tensor) -> int:

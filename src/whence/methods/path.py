@@ -21,10 +21,10 @@ from whence.methods.gradient import (
     nodes_of,
     placed,
     reduced,
-    wide,
     width_axis,
 )
 from whence.model.batching import Batch
+from whence.model.precision import wide
 from whence.model.subject import Subject
 from whence.model.targets import Aim
 
@@ -52,7 +52,7 @@ def smoothgrad(
     """
     if samples < 1 or noise < 0:
         raise ValueError(f"smoothgrad takes at least one sample and noise from 0, not {samples} and {noise}")
-    x = subject.trace(batch, target, (f"state:{at}",)).states[at]
+    x = subject.trace(batch, target).states[at]
     draws = [_noisy(x, batch, generators, noise) for generators in _generators(batch, samples)]
     total: Streams = {}
     squares: Streams = {}
@@ -89,7 +89,7 @@ def path_gradients(
     """
     if points < 1 or steps < 1:
         raise ValueError(f"path_gradients takes at least one point and one step, not {points} and {steps}")
-    x = subject.trace(batch, target, (f"state:{at}",)).states[at]
+    x = subject.trace(batch, target).states[at]
     x0 = baseline_states(subject, batch, at, x, baseline)
     base = subject.values_at(batch, target, at, x0)
     places = [x0, *(_between(subject, batch, path, at, x0, x, n / points) for n in range(1, points)), x]
@@ -162,14 +162,12 @@ def _given(path: Path, x0: Tensor, x: Tensor, share: float) -> Tensor:
 
 def _nearest(subject: Subject, batch: Batch, stream: str, point: Tensor, x: Tensor) -> Tensor:
     """Every token's nearest word embedding; special tokens and padding stay."""
-    site = subject.sites(batch, "word")[stream]
-    weight = getattr(subject.model.get_submodule(site.module), "weight", None) if site.where == "output" else None
-    if weight is None or weight.ndim != 2 or weight.shape[1] != point.shape[-1]:
+    words = subject.vocabulary(batch, stream)
+    if words is None or words.shape[1] != point.shape[-1]:
         raise ValueError(
             f"path='words' needs a table of word embeddings, and the stream {stream} has none; use 'straight'"
         )
-    ids = torch.arange(len(weight), device=weight.device)
-    table = wide(subject.embedded(batch, {stream: ids[None]})[stream][0])  # some models scale what they look up
+    table = wide(words)
     near = [torch.cdist(wide(row), table).min(-1) for row in point]  # one row at a time: the table may be long
     least, nearest = (torch.stack(found) for found in zip(*near, strict=True))
     # half way both ends are often equally near: then the input's own word is taken, lest rounding choose

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from whence.core.registry import Explained, method
 from whence.methods.attention import finished, readers, steps
-from whence.methods.gradient import At, placed, wide, width_axis
+from whence.methods.gradient import At, placed, width_axis
 from whence.model.batching import Batch
 from whence.model.passes import Trace
+from whence.model.precision import wide
 from whence.model.subject import Subject
 from whence.model.targets import Aim
 from whence.propagation.backward_rules import Conserving, Positive
@@ -49,7 +50,7 @@ def lrp(
     kept = None
     if rules != "none":
         held = "hold" if rules in ("both", "ah") else None
-        kept = Conserving(subject.model, heads=held, norms=rules in ("both", "ln"), epsilon=epsilon, gamma=gamma)
+        kept = Conserving(heads=held, norms=rules in ("both", "ln"), epsilon=epsilon, gamma=gamma)
     return _relevance(subject, batch, target, at, kept, heads, neurons)
 
 
@@ -71,7 +72,7 @@ def attnlrp(
     not sum to the target. `epsilon`, `gamma`, `heads` and `neurons` are as in `lrp`. LRP is reported to be patented in
     places (see NOTICE).
     """
-    kept = Conserving(subject.model, heads="half", epsilon=epsilon, gamma=gamma)
+    kept = Conserving(heads="half", epsilon=epsilon, gamma=gamma)
     return _relevance(subject, batch, target, at, kept, heads, neurons)
 
 
@@ -92,11 +93,11 @@ def transformer_attribution(
     entry. The authors' code for BERT divides rows by their sums (`normalise`) and starts at the last layer; that for
     ViT starts at layer 1. LRP is reported to be patented in places (see NOTICE).
     """
-    trace = subject.trace(batch, target, ("attention_gradient", "deciding"))
+    trace = subject.trace(batch, target)
     blocks = steps(subject, trace, start_layer)
     if any(site.tokens_first for site in subject.sites(batch, "embeddings").values()):
         raise ValueError(f"{subject.name} keeps tokens before examples; transformer_attribution cannot: use gae or lrp")
-    rules = Positive(subject.model)
+    rules = Positive()
     ruled = subject.trace(batch, target, ("attention_gradient",), rules=rules)
     if rules.unknown:
         raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whence.core.geometry import patch_of_pixels
 from whence.core.inputs import Input
+from whence.model.precision import wide
 
 MAX_TOKENS = 8192  # of a batch, when the caller does not choose its size
 MAX_EXAMPLES = 32
@@ -26,9 +28,9 @@ class Batch:
     tensors: dict[str, Tensor]  # what the model is fed
     streams: dict[str, Tensor]  # name -> (batch, length) bool: True where a token is real
     seed: int = 0
-    wanted: frozenset[str] = frozenset()  # what the methods that share this batch will ask of its trace
+    needs: frozenset[str] = frozenset()  # what the methods that share this batch need recorded
     trace: Any = field(default=None, repr=False)  # the last trace, for the next method that needs the same
-    aim: Any = field(default=None, repr=False)  # the targets whose values on these very inputs are known
+    known: Any = field(default=None, repr=False)  # targets and their values on these very inputs, once computed
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -51,6 +53,11 @@ class Batch:
         """Padded length of each stream, and of all together as "*" when there are several."""
         lengths = {name: mask.shape[1] for name, mask in self.streams.items()}
         return lengths | {"*": sum(lengths.values())} if len(lengths) > 1 else lengths
+
+    def last_tokens(self, stream: str) -> Tensor:
+        """The position of the last real token of a stream: (batch,)."""
+        mask = self.streams[stream]
+        return mask.shape[1] - 1 - mask.flip(1).to(torch.int).argmax(1)
 
     def span(self, stream: str) -> slice:
         """Where a stream lies on the feature axis."""
@@ -75,14 +82,14 @@ class Batch:
             inputs=[self.inputs[row] for row in rows],
             tensors={name: tensor[index.to(tensor.device)] for name, tensor in self.tensors.items()},
             streams={name: mask[index.to(mask.device)] for name, mask in self.streams.items()},
+            needs=frozenset(),
             trace=None,
-            aim=None,
+            known=None,
         )
 
     def unpadded(self, features: Tensor) -> list[np.ndarray]:
         """(batch, ..., feature) to one array per example, without padding."""
-        wide = features.detach() if features.dtype == torch.float64 else features.detach().float()
-        arrays = wide.cpu().numpy()
+        arrays = wide(features.detach()).cpu().numpy()
         masks = self.mask.cpu().numpy()
         return [np.ascontiguousarray(array[..., mask]) for array, mask in zip(arrays, masks, strict=True)]
 
@@ -244,3 +251,26 @@ def _digest(item: Input) -> int:
     for name, array in sorted(item.tensors.items()):
         digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), zlib.crc32(name.encode(), digest))
     return digest
+
+
+def on_features(batch: Batch, by_stream: Mapping[str, Tensor]) -> Tensor:
+    """Scores by stream, (batch, token) or (batch, height, width) of pixels, to (batch, feature); padding scores 0."""
+    first = next(iter(by_stream.values()))
+    scores = first.new_zeros(len(batch), batch.mask.shape[1])
+    for stream, values in by_stream.items():
+        scores[:, batch.span(stream)] = _summed_to_patches(values, batch, stream) if values.ndim == 3 else values
+    return scores.masked_fill(~batch.mask.to(scores.device), 0.0)
+
+
+def _summed_to_patches(pixels: Tensor, batch: Batch, stream: str) -> Tensor:
+    """(batch, height, width) summed into the patches: (batch, token of the image stream)."""
+    item = batch.inputs[0]
+    if item.grid is None:
+        raise ValueError("pixels can only be summed to patches where the input has a grid of patches")
+    index = torch.from_numpy(patch_of_pixels(pixels.shape[1], pixels.shape[2], item.grid)).reshape(-1)
+    sums = pixels.new_zeros(len(pixels), item.grid[0] * item.grid[1])
+    sums.index_add_(1, index.to(pixels.device), pixels.flatten(1))
+    special = torch.tensor([sp for sp, st in zip(item.special, item.streams, strict=True) if st == stream])
+    out = pixels.new_zeros(len(pixels), len(special))
+    out[:, ~special.to(pixels.device)] = sums
+    return out

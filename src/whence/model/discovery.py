@@ -1,41 +1,46 @@
-"""Find out by running once: where a model's streams enter, its blocks, and which streams each attention connects."""
+"""What running a model told about it, for inputs of one kind: found out when first asked for, and kept.
+
+Nothing here is a table of architectures: every fact comes from a pass over one example.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import difflib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from whence.core.geometry import patch_size
-from whence.model.batching import Batch, ids_of, stream_of
+from whence.core.inputs import Input
+from whence.model.batching import Batch, distinct
 from whence.model.encoding import Layout
-from whence.model.tap import Record, Tap
+from whence.model.forward import Forward
+from whence.model.loan import attention_path, lent
+from whence.model.probing import (
+    ModuleCall,
+    Probe,
+    block_entries,
+    output_site,
+    probe,
+    producing_site,
+    root_site,
+    tokens_first,
+)
+from whence.model.tap import AttentionRecord
+from whence.model.watching import Site
+
+At = str | int  # "embeddings", "word", "pixels", the number of a block, "module:NAME" or "mlp:NUMBER"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Site:
-    """A place where a stream's state can be read, differentiated or replaced."""
-
-    stream: str  # "*": all streams side by side
-    where: str  # "tensor": a model input; "input" or "output" of a module's call
-    module: str = ""
-    call: int = 0  # which of the module's calls in one pass
-    key: str | int = 0  # argument or result, by position or name
-    tokens_first: bool = False  # the model keeps it as (token, batch, width)
-
-    def turned(self, tensor: Tensor) -> Tensor:
-        """From the model's order of axes to (batch, token, width), and back."""
-        return tensor.transpose(0, 1) if self.tokens_first else tensor
-
-
-@dataclass(frozen=True)
-class Anatomy:
+class Structure:
     """What one probing pass found."""
 
     roots: dict[str, Site]  # word embeddings, pixels or region features: where each stream enters
@@ -44,91 +49,209 @@ class Anatomy:
     deciding: dict[str, int]  # the streams that the output reads, and the number of the attention it reads them after
     connections: tuple[tuple[str, str], ...]  # query and key stream of each attention, in order; "" for windows
 
-
-@dataclass(eq=False)
-class _Call:
-    name: str
-    number: int
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    output: Any
+    @property
+    def depth(self) -> int:
+        """How many blocks the deepest stream has."""
+        return max((len(blocks) for blocks in self.blocks.values()), default=0)
 
 
-@contextlib.contextmanager
-def watched(
-    model: nn.Module, sites: Iterable[Site], change: Mapping[Site, Callable[[Tensor], Tensor]]
-) -> Iterator[dict[Site, Tensor]]:
-    """Hooks that note the states at the sites, axes as the model has them, after changing them where asked."""
-    states: dict[Site, Tensor] = {}
-    modules = dict(model.named_modules())
-    by_module: dict[tuple[str, str], list[Site]] = defaultdict(list)
-    for site in {*sites, *change}:
-        if site.where != "tensor":
-            by_module[site.module, site.where].append(site)
-    handles = []
+class Discovery:
+    """The facts about a model on inputs of one kind: the same streams and arguments."""
 
-    def visit(calls: list[int], here: list[Site], holder: Any) -> Any:
-        for site in here:
-            if site.call == calls[0]:
-                tensor = _pick(holder, site.key)
-                if site in change:
-                    tensor = site.turned(change[site](site.turned(tensor)))
-                    holder = _put(holder, site.key, tensor)
-                states[site] = tensor  # as the model has it and goes on with, in all places
-        calls[0] += 1
-        return holder
+    def __init__(
+        self,
+        forward: Forward,
+        item: Input,
+        batch_of: Callable[[Sequence[Input]], Batch],
+        *,
+        name: str,
+        embedding: str | None,
+    ) -> None:
+        self.name = name  # of the subject, for errors
+        self.padding_side: str | None = None  # on which padding changes no logits; None while only equal lengths fit
+        self.padding_tried = False
+        self._forward, self._item, self._batch_of, self._embedding = forward, item, batch_of, embedding
+        self._known: dict[Any, Any] = {}
 
-    def before(calls: list[int], here: list[Site]) -> Callable[..., Any]:
-        return lambda module, args, kwargs: visit(calls, here, (args, kwargs))
+    def remember(self, fact: Any, find_out: Callable[[], T]) -> T:
+        """A further fact, found out when first asked for."""
+        if fact not in self._known:
+            self._known[fact] = find_out()
+        return self._known[fact]
 
-    def after(calls: list[int], here: list[Site]) -> Callable[..., Any]:
-        return lambda module, args, output: visit(calls, here, output)
+    @cached_property
+    def probe_batch(self) -> Batch:
+        """One example whose streams differ in length, so that they can be told apart."""
+        return self._batch_of([distinct(self._item)])
 
-    try:
-        for (name, where), here in by_module.items():
-            if where == "input":
-                handles.append(modules[name].register_forward_pre_hook(before([0], here), with_kwargs=True))
-            else:
-                handles.append(modules[name].register_forward_hook(after([0], here)))
-        yield states
-    finally:
-        for handle in handles:
-            handle.remove()
+    @cached_property
+    def structure(self) -> Structure:
+        """Where streams enter, the blocks, the streams that attention connects, what the output reads."""
+        batch = self.probe_batch
+        with lent(self._forward.model), attention_path(self._forward.model, "eager"):
+            seen = self._probed(batch)
+            return structure_of(seen, batch, self._forward.decision(seen.outputs, batch), self._embedding)
+
+    @cached_property
+    def enters_whole(self) -> bool:
+        """Whether the output depends on the inputs only through the states that enter the first blocks.
+
+        A state that no module made may be used beside its block, as by a residual; then it is not all that enters.
+        """
+        found = self.structure
+        roots = set(found.roots.values())
+        cut_off = {blocks[0] for blocks in found.blocks.values()} - roots
+        changes = dict.fromkeys(roots, as_leaf) | dict.fromkeys(cut_off, Tensor.detach)
+        with lent(self._forward.model), torch.enable_grad():
+            logits, seen = self._forward.run(self.probe_batch, roots, changes)
+            leaves = [seen[site] for site in roots]
+            differentiable = logits.requires_grad
+            grads = torch.autograd.grad(summary(logits), leaves, allow_unused=True) if differentiable else []
+        return all(grad is None or not grad.any() for grad in grads)
+
+    def sites(self, at: At) -> dict[str, Site]:
+        """The sites of `at`, by stream; those of a module's outputs by the number of the call."""
+        if isinstance(at, str) and at.startswith("module:"):
+            name = at.removeprefix("module:")
+            return self.remember(at, lambda: self._module_outputs(name))
+        if isinstance(at, str) and at.startswith("mlp:"):
+            return self.remember(at, lambda: self._hidden_neurons(int(at.removeprefix("mlp:"))))
+        found = self.structure
+        if at == "word":
+            return found.roots
+        if at == "pixels":
+            image = found.roots.get("image")
+            if image is None or image.where != "tensor":
+                raise ValueError(f"at='pixels' needs a picture, and {self.name} takes none here; use at='word'")
+            return {"image": image}
+        if at == "embeddings" and (not found.blocks or not self.enters_whole):
+            return found.roots
+        number = 0 if at == "embeddings" else at
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise ValueError(f"at takes 'embeddings', 'word', 'pixels' or the number of a block, not {at!r}")
+        self._check_block(number)
+        return {s: blocks[number] for s, blocks in found.blocks.items() if -len(blocks) <= number < len(blocks)}
+
+    def deciding_tokens(self, batch: Batch, stream: str) -> Tensor | None:
+        """The tokens of a stream that the output reads, (batch, token) bool; None where they follow no simple rule."""
+        rule, mask = self._reading_rules.get(stream), batch.mask if stream == "*" else batch.streams.get(stream)
+        if rule is None or mask is None:
+            return None
+        if rule == "all":
+            return mask
+        place = mask.to(torch.int).argmax(1) if rule == "first" else batch.last_tokens(stream)
+        return torch.nn.functional.one_hot(place, mask.shape[1]).bool()
+
+    @cached_property
+    def _reading_rules(self) -> dict[str, str]:
+        """Of each stream that the output reads: whether it reads the first token, the last one or all of them."""
+        found, batch = self.structure, self.probe_batch
+        with lent(self._forward.model), attention_path(self._forward.model, "eager"):
+            seen = self._probed(batch)
+            read = deciding_rows(seen.records, self._forward.decision(seen.outputs, batch), found)
+        rules: dict[str, str] = {}
+        for stream, rows in read.items():
+            marks = rows[0].tolist()
+            shapes = {"first": [True] + [False] * (len(marks) - 1), "last": [False] * (len(marks) - 1) + [True]}
+            shapes["all"] = [True] * len(marks)
+            rule = next((name for name, shape in shapes.items() if shape == marks), None)
+            if rule is not None:
+                rules[stream] = rule
+        return rules
+
+    def _probed(self, batch: Batch) -> Probe:
+        return probe(self._forward.model, len(batch), lambda: self._forward.outputs(batch.tensors))
+
+    def _several(self) -> Batch:
+        """As many copies of the example as no stream has tokens: so axes of examples and of tokens are told apart."""
+        item = distinct(self._item)
+        count = next(n for n in (2, 3, 4, 5) if n not in self._batch_of([item]).lengths.values())
+        return self._batch_of([item] * count)
+
+    def _module_outputs(self, name: str) -> dict[str, Site]:
+        """What each call of a module gives, by the number of the call."""
+        names = [known for known, _ in self._forward.model.named_modules() if known]
+        if name not in names:
+            near = " or ".join(map(repr, difflib.get_close_matches(name, names, n=3, cutoff=0.0)))
+            raise ValueError(f"{self.name} has no module {name!r}; did you mean {near}?")
+        batch = self._several()
+        with lent(self._forward.model), attention_path(self._forward.model, "eager"):
+            calls = [call for call in self._probed(batch).calls if call.name == name]
+        if not calls:
+            raise ValueError(f"the module {name!r} of {self.name} does not run on this input; choose one that does")
+        return {str(call.number): output_site(call, batch) for call in calls}
+
+    def _hidden_neurons(self, block: int) -> dict[str, Site]:
+        """What enters the layer that narrows a block's widest states again: the neurons of its feed-forward part."""
+        self._check_block(block)
+        found: dict[str, Site] = {}
+        with lent(self._forward.model), attention_path(self._forward.model, "eager"):
+            seen = self._probed(self.probe_batch)
+        attention = tuple(f"{record.module}." for record in seen.records)  # output projections may narrow, too
+        for stream, sites in self.structure.calls.items():
+            if -len(sites) <= block < len(sites):
+                inside = [call for call in seen.calls if call.name.startswith(f"{sites[block].module}.")]
+                narrowing = [call for call in inside if _narrows(call) and not call.name.startswith(attention)]
+                if narrowing:
+                    widest = max(narrowing, key=lambda call: call.args[0].shape[-1])
+                    found[stream] = Site(stream, "input", widest.name, widest.number, 0, tokens_first(widest.args[0]))
+        if not found:
+            raise ValueError(
+                f"block {block} of {self.name} has no layer from which a wider one is narrowed again; "
+                "name a module, as neuron('MODULE', 17)"
+            )
+        return found
+
+    def _check_block(self, number: int) -> None:
+        depth = self.structure.depth
+        if not -depth <= number < depth:
+            raise ValueError(f"at={number} names no block: {self.name} has {depth}, numbered from 0")
+
+    def try_padding(
+        self,
+        shorter: Input,
+        longer: Input,
+        logits: Callable[[list[Input], str], Tensor],
+        own: str,
+        tolerance: float,
+    ) -> None:
+        """Find the side on which padding beside a longer input leaves the logits alone: the tokenizer's own first."""
+        alone = logits([shorter], own).float()
+        self.padding_tried = True
+        for side in dict.fromkeys((own, "right")):
+            with contextlib.suppress(ValueError):  # transformers' word for a classifier that needs a padding token
+                padded = [logits([longer, shorter], side)]
+                # on the eager path, in double precision, a padded row may become NaN
+                with lent(self._forward.model), attention_path(self._forward.model, "eager"):
+                    padded.append(logits([longer, shorter], side))
+                gap = torch.stack([p.float()[1] - alone[0] for p in padded]).abs().max()
+                if bool(gap <= tolerance * alone.abs().max().clamp(min=1e-6)):
+                    self.padding_side = side
+                    return
 
 
-def dissect(
-    model: nn.Module,
-    batch: Batch,
-    run: Callable[[dict[str, Tensor]], Any],
-    decide: Callable[[Any], Tensor],
-    embedding: str | None = None,
-) -> Anatomy:
-    """Run one example and read the anatomy off the calls; streams are told apart by their lengths."""
+def structure_of(seen: Probe, batch: Batch, logits: Tensor, embedding: str | None) -> Structure:
+    """Read the structure off a pass over one example; streams are told apart by their lengths."""
     lengths = batch.lengths
     if len(set(lengths.values())) < len(lengths):
         raise ValueError("streams of equal length cannot be told apart; probe with other lengths")
-    calls, records, paths, outputs = probe(model, batch, run)
     names = {length: name for name, length in lengths.items()}
-
-    def stream(length: int) -> str:
-        return names.get(length, "")
-
     connections, by_stream = [], defaultdict(list)
-    for record, path in zip(records, paths, strict=True):
-        weights = record.weights
-        whole = weights.shape[0] == len(batch)
-        query, key = stream(weights.shape[2]), stream(weights.shape[3])
-        connections.append((query, key) if whole and query and key else ("", ""))
-        by_stream[connections[-1][0] or next(iter(lengths))].append(path)
+    for record, around in zip(seen.records, seen.around, strict=True):
+        examples, _, queries, keys = record.weights.shape
+        query, key = names.get(queries, ""), names.get(keys, "")
+        connections.append((query, key) if examples == len(batch) and query and key else ("", ""))
+        by_stream[connections[-1][0] or next(iter(lengths))].append(around)
     blocks: dict[str, list[Site]] = {}
-    own: dict[str, list[Site]] = {}
-    for name, its in by_stream.items():
-        found = entries(calls, its, functools.partial(_spans, lengths[name]))
+    calls: dict[str, list[Site]] = {}
+    for name, own in by_stream.items():
+        found = block_entries(seen.calls, own, partial(_spans, lengths[name]))
         if found:
-            blocks[name] = [_produced(calls, site, tensor, name) for site, tensor in found]
-            own[name] = [replace(site, stream=name, tokens_first=_tokens_first(tensor)) for site, tensor in found]
-    roots = {name: site for name in batch.streams if (site := _root(calls, batch, name, embedding))}
-    return Anatomy(roots, blocks, own, _deciding(records, connections, summary(decide(outputs))), tuple(connections))
+            blocks[name] = [producing_site(seen.calls, site, tensor, name) for site, tensor in found]
+            calls[name] = [replace(site, stream=name, tokens_first=tokens_first(tensor)) for site, tensor in found]
+    roots = {name: site for name in batch.streams if (site := root_site(seen.calls, batch, name, embedding))}
+    deciding = last_reads(seen.records, connections, summary(logits))
+    return Structure(roots, blocks, calls, deciding, tuple(connections))
 
 
 def summary(logits: Tensor) -> Tensor:
@@ -136,122 +259,47 @@ def summary(logits: Tensor) -> Tensor:
     return (logits * torch.arange(1, logits.shape[-1] + 1, device=logits.device, dtype=logits.dtype).cos()).sum()
 
 
-def _deciding(records: list[Record], connections: list[tuple[str, str]], scalar: Tensor) -> dict[str, int]:
-    """The output reads the last attention's queries; other streams only where those do not look at them."""
+def last_reads(
+    records: list[AttentionRecord], connections: Sequence[tuple[str, str]], scalar: Tensor
+) -> dict[str, int]:
+    """Of each stream that the scalar reads, the number of the last attention whose queries it depends on.
+
+    A stream that another one has looked at already counts only where the scalar does not reach it through that one.
+    """
     found: dict[str, int] = {}
     for record, (query, _) in reversed(list(zip(records, connections, strict=True))):
-        seen = any((other, query) in connections for other in found)
-        if query and query not in found and not seen and record.read(scalar) is not None:
+        looked_at = any((other, query) in connections for other in found)
+        if query and query not in found and not looked_at and record.read(scalar) is not None:
             found[query] = record.order
     return found
 
 
-def probe(
-    model: nn.Module, batch: Batch, run: Callable[[dict[str, Tensor]], Any]
-) -> tuple[list[_Call], list[Record], list[dict[str, int]], Any]:
-    """All module calls of one pass, its attention records, for each the calls of the modules around it, the output."""
-    calls: list[_Call] = []
-    started: dict[str, int] = defaultdict(int)
-    paths: list[dict[str, int]] = []
-    handles = []
-
-    def edit(record: Record, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        if record.order == len(paths):
-            parts = record.module.split(".")
-            names = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
-            paths.append({name: started[name] - 1 for name in names if started[name]})
-        return weights, values
-
-    try:
-        for name, module in model.named_modules():
-            if name:
-                number: list[int] = []  # calls under way: a module may call itself
-
-                def before(module: Any, args: Any, name: str = name, number: list[int] = number) -> None:
-                    number.append(started[name])
-                    started[name] += 1
-
-                def after(
-                    module: Any, args: Any, kwargs: Any, output: Any, name: str = name, number: list[int] = number
-                ) -> None:
-                    calls.append(_Call(name, number.pop(), args, kwargs, output))
-
-                handles += [
-                    module.register_forward_pre_hook(before),
-                    module.register_forward_hook(after, with_kwargs=True),
-                ]
-        tap = Tap(model, len(batch), edit=edit, outputs=range(10**6))
-        with torch.enable_grad(), tap:
-            outputs = run(batch.tensors)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return calls, tap.records, paths, outputs
+def deciding_rows(records: list[AttentionRecord], logits: Tensor, found: Structure) -> dict[str, Tensor]:
+    """The positions that the output reads, by stream, (batch, token) bool: a CLS token, the last token, all of them."""
+    scalar = summary(logits)
+    rows = {stream: records[number].read(scalar) for stream, number in found.deciding.items()}
+    return {stream: read for stream, read in rows.items() if read is not None}
 
 
-def entries(
-    calls: list[_Call], paths: list[dict[str, int]], fits: Callable[[Tensor], bool]
-) -> list[tuple[Site, Tensor]]:
-    """The blocks around these attentions, in order: where the state enters each, and that state.
-
-    A block is the outermost call that is around some of the attentions, not around all, and is given a state.
-    """
-    chains = [list(path.items()) for path in paths]
-    shared = 0
-    while len(chains) > 1 and all(len(c) > shared and c[shared] == chains[0][shared] for c in chains):
-        shared += 1
-    if len(chains) == 1:  # a single block: prefer what stands in a list of blocks
-        chains = [sorted(chains[0], key=lambda step: not step[0].split(".")[-1].isdigit())]
-    found: dict[tuple[str, int], tuple[Site, Tensor]] = {}
-    for chain in chains:
-        for step in chain[shared:]:
-            call = next((c for c in calls if (c.name, c.number) == step), None)
-            given = call and next(((k, t) for k, t in _tensors(call.args, call.kwargs) if fits(t)), None)
-            if call and given:
-                found.setdefault(step, (Site("", "input", *step, given[0]), given[1]))
-                break
-    return list(found.values())
-
-
-def find_layout(
-    model: nn.Module, tensors: dict[str, Tensor], run: Callable[[dict[str, Tensor]], Any], text_length: int = 0
-) -> Layout | None:
+def find_layout(forward: Forward, tensors: dict[str, Tensor], text_length: int = 0) -> Layout | None:
     """Patch grid and special tokens of an image stream: change one patch of pixels and see which token changes.
 
     None when no attention differs in length from the text: then a text of another length may tell.
     """
     pixels = tensors["pixel_values"]
-    batch = Batch([None], tensors, {})  # type: ignore[list-item]
 
-    def entering(changed: Tensor) -> tuple[Tensor | None, list[_Call]]:
-        calls, records, paths, _ = probe(model, Batch([None], tensors | {"pixel_values": changed}, {}), run)  # type: ignore[list-item]
-        image = [
-            path
-            for record, path in zip(records, paths, strict=True)
-            if record.weights.shape[0] != len(batch) or record.weights.shape[2] != text_length
-        ]
+    def entering(changed: Tensor) -> tuple[Tensor | None, list[ModuleCall]]:
+        seen = probe(forward.model, 1, lambda: forward.outputs(tensors | {"pixel_values": changed}))
+        pairs = zip(seen.records, seen.around, strict=True)
+        image = [path for record, path in pairs if record.weights.shape[::2] != (1, text_length)]
         if not image:
-            return None, calls
-        return entries(calls, image, lambda t: t.ndim == 3 and t.shape[1] != text_length)[0][1], calls
+            return None, seen.calls
+        return block_entries(seen.calls, image, lambda t: t.ndim == 3 and t.shape[1] != text_length)[0][1], seen.calls
 
     plain, calls = entering(pixels)
     if plain is None:
         return None
-    grid = next(
-        (
-            tuple(c.output.shape[2:])
-            for c in calls
-            if isinstance(c.output, Tensor) and c.output.ndim == 4 and c.args and isinstance(c.args[0], Tensor)
-            if c.args[0].shape == pixels.shape
-        ),
-        None,
-    )
-    if grid is None:
-        raise ValueError(
-            f"{type(model).__name__} cuts its patches in a way that was not recognised; "
-            "pass whence.wrap(..., encode=...) with the names of its features"
-        )
-    rows, columns = grid
+    rows, columns = _patch_grid(calls, pixels, forward.model)
     changed = pixels.clone()
     high, wide = patch_size(pixels.shape[-2], pixels.shape[-1], (rows, columns))
     changed[..., :high, :wide] += 1.0
@@ -266,6 +314,18 @@ def find_layout(
     return Layout(prefix, rows, columns, suffix)
 
 
+def _patch_grid(calls: list[ModuleCall], pixels: Tensor, model: nn.Module) -> tuple[int, int]:
+    """Rows and columns of the first map that a module makes of the pixels."""
+    for call in calls:
+        made, given = call.output, call.args[0] if call.args else None
+        if isinstance(made, Tensor) and made.ndim == 4 and isinstance(given, Tensor) and given.shape == pixels.shape:
+            return made.shape[2], made.shape[3]
+    raise ValueError(
+        f"{type(model).__name__} cuts its patches in a way that was not recognised; "
+        "pass whence.wrap(..., encode=...) with the names of its features"
+    )
+
+
 def no_attention(model: nn.Module) -> str:
     """The sentence for a model in which the tap saw nothing."""
     return (
@@ -274,68 +334,22 @@ def no_attention(model: nn.Module) -> str:
     )
 
 
-def _root(calls: list[_Call], batch: Batch, stream: str, embedding: str | None) -> Site | None:
-    names = tuple(batch.streams)
-    own = {key: tensor for key, tensor in batch.tensors.items() if stream_of(key, names) == stream}
-    key = ids_of(batch.tensors, names, stream)
-    if key is not None:
-        ids = own[key]
-        for call in calls:  # in the order in which calls end: the innermost first
-            given = next((t for _, t in _tensors(call.args, call.kwargs, floating=False)), None)
-            if (
-                (embedding is None or call.name == embedding)
-                and given is not None
-                and given.numel() == ids.numel()
-                and torch.equal(given.reshape(-1), ids.reshape(-1))
-                and isinstance(call.output, Tensor)
-                and call.output.is_floating_point()
-                and call.output.ndim == 3
-            ):
-                return Site(stream, "output", call.name, call.number, -1, _tokens_first(call.output))
-    floats = [key for key, tensor in own.items() if tensor.is_floating_point() and tensor.ndim >= 3]
-    return Site(stream, "tensor", key=floats[0]) if floats else None
-
-
-def _produced(calls: list[_Call], site: Site, tensor: Tensor, stream: str) -> Site:
-    """The site as the output of the module that made the tensor, where there is one: all its users are then reached."""
-    found: tuple[str, str, int, str | int] = (site.where, site.module, site.call, site.key)
-    for call in calls:
-        if call.output is tensor:
-            found = ("output", call.name, call.number, -1)
-        elif isinstance(call.output, tuple) and any(part is tensor for part in call.output):
-            position = next(i for i, part in enumerate(call.output) if part is tensor)
-            found = ("output", call.name, call.number, position)
-    return Site(stream, *found, tokens_first=_tokens_first(tensor))
+def as_leaf(tensor: Tensor) -> Tensor:
+    """The tensor, as what is differentiated at."""
+    return tensor.detach().requires_grad_()
 
 
 def _spans(length: int, state: Tensor) -> bool:
     return state.ndim == 3 and length in state.shape[:2]
 
 
-def _tokens_first(state: Tensor) -> bool:
-    """The probe has one example, so the longer of the first two axes is that of the tokens."""
-    return state.shape[0] > state.shape[1]
-
-
-def _tensors(args: Any, kwargs: Any, floating: bool = True) -> list[tuple[str | int, Tensor]]:
-    both = [*enumerate(args), *kwargs.items()]
-    return [(key, t) for key, t in both if isinstance(t, Tensor) and t.is_floating_point() == floating]
-
-
-def _pick(holder: Any, key: str | int) -> Tensor:
-    if key == -1:
-        return holder
-    if isinstance(holder, tuple) and len(holder) == 2 and isinstance(holder[1], dict):
-        return holder[1][key] if isinstance(key, str) else holder[0][key]
-    return holder[key]
-
-
-def _put(holder: Any, key: str | int, tensor: Tensor) -> Any:
-    if key == -1:
-        return tensor
-    if isinstance(holder, tuple) and len(holder) == 2 and isinstance(holder[1], dict):
-        args, kwargs = holder
-        if isinstance(key, str):
-            return args, {**kwargs, key: tensor}
-        return tuple(tensor if i == key else a for i, a in enumerate(args)), kwargs
-    return tuple(tensor if i == key else part for i, part in enumerate(holder))
+def _narrows(call: ModuleCall) -> bool:
+    """A module without modules inside that makes a state narrower, as the second layer of a feed-forward part does."""
+    given = call.args[0] if call.args else None
+    return (
+        isinstance(given, Tensor)
+        and isinstance(call.output, Tensor)
+        and given.ndim == call.output.ndim == 3
+        and given.shape[:2] == call.output.shape[:2]
+        and given.shape[-1] > call.output.shape[-1]
+    )

@@ -77,8 +77,14 @@ def lent(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def eager(model: nn.Module, path: str = "eager") -> Iterator[None]:
-    """Every sub-config on the eager attention path (or another); per-tower settings restored on the way out."""
+def attention_path(model: nn.Module, path: str | None) -> Iterator[None]:
+    """Run the model on this attention path, "eager" or "sdpa"; None, or a path that it lacks, is the model's own.
+
+    Every sub-config (each tower of an image+text model has one) is switched, and gets its own setting back.
+    """
+    if path is None or (path == "sdpa" and not getattr(model, "_supports_sdpa", False)):
+        yield
+        return
     holders = [vars(c) for c in configs(model) if "_attn_implementation_internal" in vars(c)]
     saved = [(h, "_attn_implementation_internal", h["_attn_implementation_internal"]) for h in holders]
     # some modules keep a copy of their config's choice
@@ -96,14 +102,17 @@ def eager(model: nn.Module, path: str = "eager") -> Iterator[None]:
             holder[key] = value
 
 
-def settings(model: nn.Module) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The plain attributes of every module, beside a copy of them."""
+Attributes = list[tuple[dict[str, Any], dict[str, Any]]]  # the attributes of each module, beside a copy of plain ones
+
+
+def plain_attributes(model: nn.Module) -> Attributes:
+    """The numbers, texts and tuples that every module holds, beside a copy of them."""
     simple = (int, float, bool, str, tuple, type(None))
     return [(vars(m), {k: v for k, v in vars(m).items() if isinstance(v, simple)}) for m in model.modules()]
 
 
-def put_back(saved: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[tuple[dict[str, Any], str]]:
-    """Restore attributes that a model's own forward changed, and name them."""
+def restore_attributes(saved: Attributes) -> list[tuple[dict[str, Any], str]]:
+    """Put back the attributes that a model's own forward changed (Swin does), and return which they were."""
     changed = [(own, key) for own, old in saved for key, value in old.items() if own.get(key) is not value]
     for own, old in saved:
         own.update({key: value for key, value in old.items() if own.get(key) is not value})
@@ -171,21 +180,6 @@ def difference(before: dict[str, Any], after: dict[str, Any]) -> str:
     """The first things in which two fingerprints differ, in words; empty when they are equal."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def through(y: Tensor, s: Tensor) -> Tensor:
-    """A tensor with the value of `y`, exactly, and the gradient of `s`."""
-    return _Through.apply(y.detach(), s)
-
-
-class _Through(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, s: Tensor) -> Tensor:
-        return y.view_as(y)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return None, gradients[0]
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -1,23 +1,76 @@
-"""What a pass over a model records and differentiates, and the small parts that it is made of."""
+"""One pass over a model: a request says what is wanted, a trace holds what was recorded, and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from whence.core.geometry import patch_of_pixels
-from whence.model.batching import Batch
-from whence.model.discovery import Site
-from whence.model.tap import Record
-from whence.model.targets import Aim
+from whence.model.batching import Batch, shown
+from whence.model.discovery import At, Discovery, Structure, as_leaf, deciding_rows, last_reads, no_attention, summary
+from whence.model.forward import Forward
+from whence.model.loan import attention_path, lent
+from whence.model.rules import Rules
+from whence.model.tap import AttentionRecord, Edit, Tap
+from whence.model.targets import Aim, StateSeen
+from whence.model.watching import Site
 
+Streams = Mapping[str, Tensor]  # stream -> (batch, token, width), or (batch, channel, height, width) of pixels
 OF_ATTENTION = ("attention_gradient", "head_gradient")  # needs that differentiate every attention block
-At = str | int  # "embeddings", "word", "pixels", the number of a block, or "module:NAME" for what that module gives
+_SEES_ATTENTION = frozenset({"attention", "scores", "values", "deciding", *OF_ATTENTION})
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one pass is asked for.
+
+    Needs: "attention", "scores", "values", "attention_gradient", "head_gradient", "deciding", "state:AT",
+    "gradient:AT" (state included).
+    """
+
+    needs: frozenset[str] = frozenset()
+    states: Mapping[At, Streams] = field(default_factory=dict)  # put in place of the model's own states
+    edit: Edit | None = None  # of attention
+    rules: Rules | None = None
+
+    @cached_property
+    def gradients(self) -> list[At]:
+        """Where the target is differentiated."""
+        return [_place_of(need) for need in sorted(self.needs) if need.startswith("gradient:") and need != "gradient:*"]
+
+    @cached_property
+    def recorded(self) -> list[At]:
+        """Where states are recorded or replaced."""
+        asked = [_place_of(need) for need in sorted(self.needs) if need.startswith("state:")]
+        return list(dict.fromkeys([*self.gradients, *asked, *self.states]))
+
+    @property
+    def backward(self) -> bool:
+        """A backward pass follows."""
+        return bool(self.gradients) or not self.needs.isdisjoint(OF_ATTENTION)
+
+    @property
+    def attention(self) -> bool:
+        """The tap is on, and the model runs on its eager path."""
+        ruled = self.rules is not None and self.rules.attention_path == "eager"
+        return self.edit is not None or ruled or not self.needs.isdisjoint(_SEES_ATTENTION)
+
+    @property
+    def path(self) -> str | None:
+        """The attention path to run on: eager to see attention, that of the rules, else the model's own."""
+        if self.attention:
+            return "eager"
+        return None if self.rules is None else self.rules.attention_path
+
+    @property
+    def plain(self) -> bool:
+        """Inputs and attention are the model's own, so the logits are its predictions; rules change no value."""
+        return not self.states and self.edit is None
 
 
 @dataclass(eq=False)
@@ -28,82 +81,178 @@ class Trace:
     aim: Aim
     logits: Tensor  # (batch, class)
     value: Tensor  # (batch,)
-    attention: list[Record] = field(default_factory=list)
+    attention: list[AttentionRecord] = field(default_factory=list)
     states: dict[At, dict[str, Tensor]] = field(default_factory=dict)  # at -> stream -> (batch, token, width)
     gradients: dict[At, dict[str, Tensor]] = field(default_factory=dict)
-    deciding: dict[str, Tensor] = field(default_factory=dict)  # stream -> (batch, token) bool: what the output reads
+    deciding: dict[str, Tensor] = field(default_factory=dict)  # stream -> (batch, token) bool: what the target reads
 
 
-class InOrder(TorchFunctionMode):
-    """A model that shuffles all its patches (ViLT) keeps their order: sums stay the same, and features have a place."""
+class Pass:
+    """One pass under way; `run` takes the steps in their order."""
 
-    used = False
+    def __init__(
+        self, forward: Forward, discovery: Discovery, batch: Batch, aim: Aim, request: Request, name: str
+    ) -> None:
+        self._forward, self._discovery, self._batch, self._aim = forward, discovery, batch, aim
+        self._request, self._name = request, name
+        self._versions: dict[Site, int] = {}  # of tensors that modules gave, to notice changes in place
 
-    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func is torch.multinomial and out.shape == args[0].shape:
-            places = torch.arange(out.shape[-1], device=out.device).expand_as(out)
-            if torch.equal(out.sort(-1).values, places):
-                self.used = True
-                return places
-        return out
+    def run(self) -> Trace:
+        """One forward pass with what is asked for switched on, and one backward pass if gradients are."""
+        request, batch = self._request, self._batch
+        model = self._forward.model
+        with lent(model), attention_path(model, request.path):
+            structure = self._discovery.structure if request.backward or request.attention else None
+            sites = {at: self._discovery.sites(at) for at in (*request.recorded, *self._aim.states)}
+            tap = self._tap(structure)
+            with self._graph(structure):
+                logits, seen = self._run_model(sites, structure, tap)
+                self._check_unchanged(seen)
+                states = self._seen_by_target(sites, seen)
+                if request.plain:
+                    self._check_finite(logits)
+                    self._aim.fix(logits, batch, states)
+                value = self._aim(logits, batch, states)
+            if request.plain:
+                self._check_value(value)
+                batch.known = (self._aim, value.detach())
+            trace = Trace(request.needs, self._aim, logits.detach(), value.detach(), tap.records)
+            if request.attention and not tap.records:
+                raise ValueError(no_attention(model))
+            if structure is not None and "deciding" in request.needs:
+                trace.deciding = self._deciding(tap.records, logits, value, structure)
+            if request.backward:
+                differentiate(trace, value, request.gradients, sites, seen)
+            kept = {at: sites[at] for at in request.recorded}
+            trace.states = {at: {n: s.turned(seen[s]).detach() for n, s in own.items()} for at, own in kept.items()}
+            _release(trace)
+            return trace
 
+    def _graph(self, structure: Structure | None) -> contextlib.AbstractContextManager[Any]:
+        """Gradients are followed only where something is differentiated, now or to find the deciding tokens."""
+        request = self._request
+        deciding = structure is not None and "deciding" in request.needs and bool(self._ends(structure))
+        ruled = request.rules is not None and request.rules.graph
+        return torch.enable_grad() if request.backward or deciding or ruled else torch.no_grad()
 
-def logits_of(outputs: Any) -> Any:
-    """The logits among what a model returns; None where there are none."""
-    if isinstance(outputs, Tensor):
-        return outputs
-    pairs = getattr(outputs, "logits_per_image", None)
-    if pairs is not None:
-        return pairs.diagonal()[:, None]
-    for name in ("logits", "question_answering_score", "prediction_logits"):
-        if getattr(outputs, name, None) is not None:
-            return getattr(outputs, name)
-    return outputs[0] if isinstance(outputs, (tuple, list)) and outputs else None
+    def _ends(self, structure: Structure) -> set[int]:
+        """The attentions whose products are kept to find out what the target reads of them."""
+        if self._aim.states:  # a state inside the model may be made before the attention that the output reads
+            return set(range(len(structure.connections)))
+        return set(structure.deciding.values())
+
+    def _tap(self, structure: Structure | None) -> Tap:
+        request = self._request
+        outputs: set[int] = self._ends(structure) if structure and "deciding" in request.needs else set()
+        if structure and "head_gradient" in request.needs:
+            outputs = set(range(len(structure.connections)))
+        rules = request.rules
+        return Tap(
+            self._forward.model,
+            len(self._batch),
+            values="values" in request.needs,
+            scores="scores" in request.needs,
+            edit=request.edit or (rules.edit if rules is not None else None),
+            seen=rules.seen if rules is not None else None,
+            outputs=outputs,
+            connections=structure.connections if structure else (),
+        )
+
+    def _run_model(
+        self, sites: dict[At, dict[str, Site]], structure: Structure | None, tap: Tap
+    ) -> tuple[Tensor, dict[Site, Tensor]]:
+        rules, watch = self._request.rules, {site for own in sites.values() for site in own.values()}
+        under = contextlib.nullcontext() if rules is None else rules.on(self._forward.model)
+        with under, tap if self._request.attention else contextlib.nullcontext():
+            logits, seen = self._forward.run(self._batch, watch, self._changes(sites, structure))
+            if rules is not None:
+                rules.decided(logits)
+        return logits, seen
+
+    def _changes(
+        self, sites: dict[At, dict[str, Site]], structure: Structure | None
+    ) -> dict[Site, Callable[[Tensor], Tensor]]:
+        """What is done to states while the model runs: cut off from what made them, replaced, ruled, noted."""
+        request = self._request
+        changes: dict[Site, Callable[[Tensor], Tensor]] = {}
+        if structure and request.backward:
+            changes |= dict.fromkeys(structure.roots.values(), as_leaf)
+        for at, by_stream in request.states.items():
+            for stream, state in by_stream.items():
+                changes[sites[at][stream]] = partial(replaced, state, leaf=True)
+        if request.rules is not None and type(request.rules).state is not Rules.state:
+            for at in request.recorded:
+                for stream, site in sites[at].items():
+                    changes[site] = _then(changes.get(site), partial(request.rules.state, at, stream))
+        for site in (site for at, own in sites.items() if str(at).startswith("module:") for site in own.values()):
+            changes[site] = _then(changes.get(site), partial(self._note_version, site))
+        return changes
+
+    def _note_version(self, site: Site, tensor: Tensor) -> Tensor:
+        self._versions[site] = tensor._version
+        return tensor
+
+    def _check_unchanged(self, seen: dict[Site, Tensor]) -> None:
+        for site, version in self._versions.items():
+            if seen[site]._version != version:
+                raise ValueError(
+                    f"{self._name} goes on to change in place what {site.module!r} gives; name a module before it"
+                )
+
+    def _seen_by_target(self, sites: dict[At, dict[str, Site]], seen: dict[Site, Tensor]) -> dict[At, StateSeen]:
+        """The states that the target reads, each with its real and its deciding tokens."""
+        found = {}
+        for at in self._aim.states:
+            own = sites[at]
+            name = next((s for s in reversed(own) if s in self._discovery.structure.deciding), next(reversed(own)))
+            site, batch = own[name], self._batch
+            state = site.turned(seen[site])
+            spans = site.stream in batch.streams or site.stream == "*"
+            mask = (batch.mask if site.stream == "*" else batch.streams[site.stream]) if spans else None
+            deciding = self._discovery.deciding_tokens(batch, site.stream) if spans else None
+            found[at] = StateSeen(state, mask, deciding)
+        return found
+
+    def _check_finite(self, logits: Tensor) -> None:
+        bad = ~torch.isfinite(logits.detach()).all(-1)
+        if bad.any():
+            item = self._batch.inputs[int(bad.nonzero()[0, 0])]
+            raise ValueError(
+                f"{self._name} returned NaN or infinite logits for {shown(item)}; there is nothing to explain: "
+                "check the weights, the input and the precision"
+            )
+
+    def _check_value(self, value: Tensor) -> None:
+        """Rules keep every value; a pass under rules that computed something else is worth nothing."""
+        known = self._aim.values
+        if self._request.rules is None or known is None:
+            return
+        if not torch.allclose(value.detach(), known, rtol=1e-3, atol=1e-3):
+            raise RuntimeError(
+                f"{self._name} computed something else under rules that must not change what it computes"
+            )
+
+    def _deciding(
+        self, records: list[AttentionRecord], logits: Tensor, value: Tensor, structure: Structure
+    ) -> dict[str, Tensor]:
+        """The positions that the target reads, by stream: a CLS token, the last token, all, those of a neuron."""
+        inside = self._aim.reads_states.to(value.device)
+        if not inside.any():
+            return deciding_rows(records, logits, structure)
+        scalar = summary(logits[~inside]) + value[inside].sum()
+        if not scalar.requires_grad:  # a state that is made before all attention
+            return {}
+        found = {}
+        for stream, number in last_reads(records, structure.connections, scalar).items():
+            rows = records[number].read(scalar)
+            if rows is not None:
+                found[stream] = rows
+        return found
 
 
 def replaced(new: Tensor, old: Tensor, leaf: bool = False) -> Tensor:
     """The new state in the precision of the old one, on demand as what is differentiated at."""
     return as_leaf(new.to(old.dtype)) if leaf else new.to(old.dtype)
-
-
-def after(first: Callable[[Tensor], Tensor] | None, then: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """One change of a state after another."""
-    return then if first is None else lambda tensor: then(first(tensor))
-
-
-def noted(versions: dict[Site, int], site: Site, tensor: Tensor) -> Tensor:
-    """The tensor itself; which version of it was seen is kept."""
-    versions[site] = tensor._version
-    return tensor
-
-
-def as_leaf(tensor: Tensor) -> Tensor:
-    """The tensor, as what is differentiated at."""
-    return tensor.detach().requires_grad_()
-
-
-def output_site(name: str, call: int, output: Any, batch: Batch) -> Site:
-    """Where a call of a module gives its first tensor, which has a row for every example of the batch."""
-    several: Any = (
-        output.items() if isinstance(output, dict) else enumerate(output if isinstance(output, tuple) else ())
-    )
-    for key, tensor in [(-1, output)] if isinstance(output, Tensor) else several:
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            continue
-        streams = {length: stream for stream, length in batch.lengths.items()}
-        by_token = tensor.ndim == 3
-        tokens_first = by_token and tensor.shape[1] == len(batch) and tensor.shape[0] in streams
-        if tokens_first or tensor.shape[:1] == (len(batch),):
-            stream = streams.get(tensor.shape[0 if tokens_first else 1], "") if by_token else ""
-            return Site(stream, "output", name, call, key, tokens_first)
-    raise ValueError(f"the module {name!r} gives no tensor with a row for every example; choose one that does")
-
-
-def at_of(need: str) -> At:
-    """The site that a need names: "gradient:3" to 3."""
-    name = need.split(":", 1)[1]
-    return int(name) if name.lstrip("-").isdigit() else name
 
 
 def differentiate(
@@ -129,14 +278,20 @@ def differentiate(
         record.mixed = [(align(out.detach()), align(next(rest))) for out, align in record.outputs]
 
 
-def patches(pixels: Tensor, batch: Batch, stream: str) -> Tensor:
-    """(batch, height, width) summed into the patches: (batch, token of the image stream)."""
-    item = batch.inputs[0]
-    if item.grid is None:
-        raise ValueError("pixels can only be summed to patches where the input has a grid of patches")
-    index = torch.from_numpy(patch_of_pixels(pixels.shape[1], pixels.shape[2], item.grid)).reshape(-1).to(pixels.device)
-    sums = pixels.new_zeros(len(pixels), item.grid[0] * item.grid[1]).index_add_(1, index, pixels.flatten(1))
-    special = torch.tensor([sp for sp, st in zip(item.special, item.streams, strict=True) if st == stream])
-    out = pixels.new_zeros(len(pixels), len(special))
-    out[:, ~special.to(pixels.device)] = sums
-    return out
+def _release(trace: Trace) -> None:
+    """Let go of the graph: what the trace keeps needs it no more."""
+    for record in trace.attention:
+        record.parts = [part.detach() for part in record.parts]
+        record.value_parts = [part.detach() for part in record.value_parts]
+        record.outputs = []
+
+
+def _then(first: Callable[[Tensor], Tensor] | None, second: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """One change of a state after another."""
+    return second if first is None else lambda tensor: second(first(tensor))
+
+
+def _place_of(need: str) -> At:
+    """The place that a need names: "gradient:3" to 3."""
+    name = need.split(":", 1)[1]
+    return int(name) if name.lstrip("-").isdigit() else name

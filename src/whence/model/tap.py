@@ -24,13 +24,13 @@ _PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bm
 
 HIDDEN = -1e4  # scores below it, with no weight, are those of masks
 
-Edit = Callable[["Record", Tensor, Tensor], tuple[Tensor, Tensor]]
+Edit = Callable[["AttentionRecord", Tensor, Tensor], tuple[Tensor, Tensor]]
 Align = Callable[[Tensor], Tensor]  # to (batch, head, query, width)
-Seen = Callable[["Record", Tensor, Tensor, Tensor, Align], None]
+Seen = Callable[["AttentionRecord", Tensor, Tensor, Tensor, Align], None]
 
 
 @dataclass(eq=False)
-class Record:
+class AttentionRecord:
     """One attention block of one pass: its weights, as they were used, and on demand gradients and values."""
 
     order: int  # number of the block in the pass
@@ -81,34 +81,13 @@ class Record:
         return 1 - self.weights.float().sum(-1)
 
 
-class Rules(TorchFunctionMode):
-    """What a pass may run under: sees every operation, every state that was asked for and every attention product."""
-
-    eager = True  # the model runs on its eager path, so that there are attention products to see
-    graph = False  # a graph is made even where no gradient is asked for
-
-    def state(self, at: str | int, stream: str, tensor: Tensor) -> Tensor:
-        """A state that the trace needs is reached; what is returned is used from here on."""
-        return tensor
-
-    def edit(self, record: Record, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and values come together; what is returned is used instead."""
-        return weights, values
-
-    def seen(self, record: Record, weights: Tensor, values: Tensor, product: Tensor, align: Align) -> None:
-        """Their product was made; `align` brings its axes to (batch, head, query, width)."""
-
-    def decided(self, logits: Tensor) -> None:
-        """The decision logits, (batch, class), were made."""
-
-
 class Tap(TorchFunctionMode):
     """While active in this thread, every attention block is recorded in `records`, after `edit` if there is one.
 
     `edit(record, weights, values)` returns the weights and values to use instead; `seen(record, weights, values,
-    product, align)` is told what came of them. Of the blocks numbered in `outputs`
-    the product is kept too, as a leaf of the graph when nothing before it is in one. `connections` are the streams of
-    queries and keys of each block, in order, where they are known.
+    product, align)` is told of their product. Of the blocks numbered in `outputs` the product is kept too, as a leaf of
+    the graph when nothing before it is in one. `connections` are the streams of queries and keys of each block, in the
+    order of the blocks, where they are known.
     """
 
     def __init__(
@@ -124,7 +103,7 @@ class Tap(TorchFunctionMode):
         connections: Sequence[tuple[str, str]] = (),
     ) -> None:
         super().__init__()
-        self.records: list[Record] = []
+        self.records: list[AttentionRecord] = []
         self._names = {id(module): name for name, module in model.named_modules()}
         self._batch = batch_size
         self._values, self._scores, self._edit, self._seen = values, scores, edit, seen
@@ -198,7 +177,7 @@ class Tap(TorchFunctionMode):
     def _fire(
         self, weights: Tensor, values: Tensor, product: Callable[[Tensor, Tensor], Tensor], align: Align
     ) -> Tensor:
-        """Record weights (batch, head, query, key) and values (batch, head, key, width); return their product."""
+        """Note weights (batch, head, query, key) and values (batch, head, key, width); return their product."""
         self._followed = {}
         record = self._record(weights)
         if self._edit is not None:
@@ -217,7 +196,7 @@ class Tap(TorchFunctionMode):
             self._seen(record, weights, values, out, align)
         return out
 
-    def _record(self, weights: Tensor) -> Record:
+    def _record(self, weights: Tensor) -> AttentionRecord:
         """A new record, or the last one when this is a further head of the same block."""
         own, caller, given = self._calls()
         head = (weights.shape, own, caller, given)
@@ -228,7 +207,7 @@ class Tap(TorchFunctionMode):
                 self._last = head
                 return self.records[-1]
         self._last = head if weights.shape[1] == 1 else None
-        record = Record(len(self.records), self._names[id(own.f_locals["self"])] if own else "")
+        record = AttentionRecord(len(self.records), self._names[id(own.f_locals["self"])] if own else "")
         if record.order < len(self._connections):
             record.query, record.key = self._connections[record.order]
             record.layer = self._connections[: record.order].count((record.query, record.key))

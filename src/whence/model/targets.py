@@ -1,20 +1,19 @@
-"""What is explained: scalars of the decision logits, `(logits, batch) -> (batch,)`."""
+"""What is explained: one scalar per example, computed from the decision logits and from states inside the model."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from whence.core.inputs import Target
-from whence.core.wording import suggest
+from whence.model.precision import wide
 
-KINDS = ("logit", "probability", "log_probability", "log_odds", "margin", "contrast")
-Function = Callable[[Tensor, Any], Tensor]
+# (logits, batch) -> (batch,); with an attribute `states`, a list of places, (logits, batch, {place: state}) -> (batch,)
+Function = Callable[..., Tensor]
 
 
 def logit(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
@@ -59,8 +58,17 @@ def _without(logits: Tensor, index: Tensor) -> Tensor:
     return logits.scatter(-1, index[:, None], float("-inf"))
 
 
-_FUNCTIONS = {f.__name__: f for f in (logit, probability, log_probability, log_odds, margin, contrast)}
+FORMULAS = {f.__name__: f for f in (logit, probability, log_probability, log_odds, margin, contrast)}
 _OF_PROBABILITY = ("probability", "log_probability", "log_odds")
+
+
+@dataclass(frozen=True, eq=False)
+class StateSeen:
+    """A state inside the model, as a target reads it."""
+
+    state: Tensor  # (batch, token, width), (batch, width) or (batch, channel, height, width)
+    real: Tensor | None  # (batch, token) bool; None where the state is not one of a stream's tokens
+    deciding: Tensor | None  # (batch, token) bool: what the output reads; None where that is not known
 
 
 class Aim:
@@ -81,18 +89,30 @@ class Aim:
         """No target waits for a prediction."""
         return self.values is not None
 
-    def fix(self, logits: Tensor, batch: Any) -> None:
+    @property
+    def states(self) -> tuple[str | int, ...]:
+        """The places of the states that the targets read."""
+        named = [place_of(target.site) for target in self.targets if target.of_state]
+        asked = [place for function in self._functions for place in getattr(function, "states", ())]
+        return tuple(dict.fromkeys([*named, *asked]))
+
+    @property
+    def reads_states(self) -> Tensor:
+        """(batch,) bool: the examples whose target reads a state."""
+        pairs = zip(self.targets, self._functions, strict=True)
+        return torch.tensor([target.of_state or bool(getattr(f, "states", ())) for target, f in pairs])
+
+    def fix(self, logits: Tensor, batch: Any, states: Mapping[str | int, StateSeen] | None = None) -> None:
         """Open targets become what these logits of the plain inputs predict; f(x) is kept."""
         if self.fixed:
             return
         best = logits.argmax(-1).tolist()
         self.targets = [
-            Target(t.kind, b, self._name_of(b), t.against, t.against_name, True)
-            if t.index is None and t.kind != "function"
-            else t
+            Target(t.kind, b, self._name_of(b), t.against, t.against_name, True) if t.open else t
             for t, b in zip(self.targets, best, strict=True)
         ]
-        self.values = self(logits.detach(), batch).detach()
+        with torch.no_grad():
+            self.values = self(logits, batch, states).detach()
 
     def chosen(self, rows: Sequence[int]) -> Aim:
         """The targets of these examples, for the batch chosen likewise."""
@@ -102,160 +122,113 @@ class Aim:
         copy.values = None if self.values is None else self.values[list(rows)]
         return copy
 
-    def __call__(self, logits: Tensor, batch: Any) -> Tensor:
-        """f of every example: (batch,)."""
-        if any(t.index is None and t.kind != "function" for t in self.targets):
+    def __call__(self, logits: Tensor, batch: Any, states: Mapping[str | int, StateSeen] | None = None) -> Tensor:
+        """f of every example: (batch,). `states` holds what `self.states` names."""
+        self._check(logits, states)
+        logits = wide(logits)
+        out = logits.new_zeros(len(logits))
+        for kind in dict.fromkeys(t.kind for t in self.targets if not t.of_state and t.kind != "function"):
+            out = self._where([t.kind == kind for t in self.targets], self._of_class(kind, logits), out)
+        for target in {id(t): t for t in self.targets if t.of_state}.values():
+            value = read_state(target, (states or {})[place_of(target.site)]).to(out.dtype)
+            out = self._where([t is target for t in self.targets], value, out)
+        for function in {f for f in self._functions if f is not None}:
+            value = _of_function(function, logits, batch, states or {})
+            out = self._where([f is function for f in self._functions], value, out)
+        return out
+
+    def _where(self, rows: list[bool], value: Tensor, other: Tensor) -> Tensor:
+        return torch.where(torch.tensor(rows, device=other.device), value, other)
+
+    def _of_class(self, kind: str, logits: Tensor) -> Tensor:
+        """One kind of target of every example's class or token: (batch,)."""
+        index = torch.tensor([t.index or 0 if not t.of_state else 0 for t in self.targets], device=logits.device)
+        against = torch.tensor([t.against or 0 for t in self.targets], device=logits.device)
+        if self._multi_label and kind in _OF_PROBABILITY:  # the class by itself, as an only output
+            return FORMULAS[kind](_at(logits, index)[:, None], torch.zeros_like(index), against)
+        return FORMULAS[kind](logits, index, against)
+
+    def _check(self, logits: Tensor, states: Mapping[str | int, StateSeen] | None) -> None:
+        if any(t.open for t in self.targets):
             raise RuntimeError("the target is not fixed yet: run the plain inputs first")
+        missing = [place for place in self.states if place not in (states or {})]
+        if missing:
+            raise ValueError(
+                f"the target reads a state inside the model, at {missing[0]!r}, and here only logits are known; "
+                "explain a logit, or use a method that runs the model"
+            )
         classes = logits.shape[-1]
-        wrong = [i for t in self.targets for i in (t.index or 0, t.against or 0) if not 0 <= i < classes]
+        named = [t for t in self.targets if not t.of_state]
+        wrong = [i for t in named for i in (t.index or 0, t.against or 0) if not 0 <= i < classes]
         if wrong:
             raise ValueError(
                 f"the target index {wrong[0]} is out of range: there are {classes} classes or tokens, from 0"
             )
-        if classes == 1 and any(t.kind == "margin" for t in self.targets):
+        if classes == 1 and any(t.kind == "margin" for t in named):
             raise ValueError("the model has one output, so there is no margin to a runner-up; use the logit")
-        index = torch.tensor([t.index or 0 for t in self.targets], device=logits.device)
-        against = torch.tensor([t.against or 0 for t in self.targets], device=logits.device)
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        out = logits.new_zeros(len(logits))
-        for kind in dict.fromkeys(t.kind for t in self.targets):
-            here = torch.tensor([t.kind == kind for t in self.targets], device=logits.device)
-            if kind == "function":
-                continue
-            if self._multi_label and kind in _OF_PROBABILITY:  # the class by itself, as an only output
-                value = _FUNCTIONS[kind](_at(logits, index)[:, None], torch.zeros_like(index), against)
-            else:
-                value = _FUNCTIONS[kind](logits, index, against)
-            out = torch.where(here, value, out)
-        for function in {f for f in self._functions if f is not None}:
-            here = torch.tensor([f is function for f in self._functions], device=logits.device)
-            out = torch.where(here, _checked(function, logits, batch), out)
-        return out
 
 
-def _checked(function: Function, logits: Tensor, batch: Any) -> Tensor:
-    value = function(logits, batch)
+def place_of(site: str) -> str | int:
+    """Where a target's state is, as passes name places: 3, "embeddings", "mlp:3", "module:NAME"."""
+    if site.lstrip("-").isdigit():
+        return int(site)
+    return site if site in ("embeddings", "word", "pixels") or site.startswith("mlp:") else f"module:{site}"
+
+
+def read_state(target: Target, seen: StateSeen) -> Tensor:
+    """A neuron, channel or direction of a state, read at the target's position: (batch,)."""
+    state = wide(seen.state)
+    state = state.movedim(1, -1).flatten(1, -2) if state.ndim == 4 else state  # places of a feature map are tokens
+    units = _units(target, state)  # (batch,) or (batch, token)
+    if units.ndim == 1:
+        if target.position not in (None, "mean"):
+            raise ValueError(f"{target.site!r} has one vector per example, so the target takes no position")
+        return units
+    return _read_at(target, units, seen)
+
+
+def _units(target: Target, state: Tensor) -> Tensor:
+    """The entry, or the scalar product with the direction, at every token."""
+    width = state.shape[-1]
+    if target.vector is not None:
+        if len(target.vector) != width:
+            raise ValueError(f"the direction has {len(target.vector)} entries, and {target.site!r} is {width} wide")
+        return state @ torch.as_tensor(target.vector, dtype=state.dtype, device=state.device)
+    index = int(target.index or 0)
+    if not -width <= index < width:
+        raise ValueError(f"the target's {target.kind} {index} is out of range: {target.site!r} is {width} wide, from 0")
+    return state[..., index]
+
+
+def _read_at(target: Target, units: Tensor, seen: StateSeen) -> Tensor:
+    """(batch, token) to (batch,), by the target's position; padding never counts."""
+    real = torch.ones_like(units, dtype=torch.bool) if seen.real is None else seen.real
+    position = target.position
+    if position is None:
+        position = "mean" if seen.deciding is None else "deciding"
+    if position == "max":
+        return units.masked_fill(~real, float("-inf")).amax(1)
+    if isinstance(position, int):
+        counts = real.sum(1)
+        if not bool(((-counts <= position) & (position < counts)).all()):
+            raise ValueError(f"the target reads token {position} of {target.site!r}, and there are {int(counts.min())}")
+        number = torch.where(torch.tensor(position < 0, device=real.device), counts + position, position)
+        real = real & (real.cumsum(1) - 1 == number[:, None])
+    elif position == "deciding":
+        if seen.deciding is None:
+            raise ValueError(
+                f"which token of {target.site!r} the output reads is not known; "
+                "give a position: 'mean', 'max' or a number"
+            )
+        real = real & seen.deciding
+    chosen = real.to(units.dtype)
+    return (units * chosen).sum(1) / chosen.sum(1)
+
+
+def _of_function(function: Function, logits: Tensor, batch: Any, states: Mapping[str | int, StateSeen]) -> Tensor:
+    asked = {place: states[place].state for place in getattr(function, "states", ())}
+    value = function(logits, batch, asked) if asked else function(logits, batch)
     if not isinstance(value, Tensor) or value.shape != logits.shape[:1]:
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"a target function returns one value per example, shape ({len(logits)},), not {got}")
     return value
-
-
-class Namer(Protocol):
-    """What resolving a target needs to know of a Subject."""
-
-    name: str
-    labels: tuple[str, ...] | None
-
-    @property
-    def generates(self) -> bool: ...
-    @property
-    def unknown(self) -> int | None: ...
-    def name_of(self, index: int) -> str: ...
-    def pieces(self, text: str) -> list[tuple[int, str]]: ...
-
-
-def resolve(wanted: Any, subject: Namer) -> Target | Function:
-    """What the caller wrote to a Target: a label first, then an index, `kind(...)`, a token's text; or a function."""
-    if wanted is None:
-        return Target()
-    if isinstance(wanted, Target):
-        if wanted.kind not in KINDS:
-            raise ValueError(f"unknown kind of target {wanted.kind!r}; {suggest(wanted.kind, KINDS)}")
-        return wanted
-    if callable(wanted):
-        return wanted
-    if isinstance(wanted, bool) or not isinstance(wanted, (str, int, np.integer)):
-        raise ValueError(f"a target is a label, an index, a token's text or a function, not {wanted!r}")
-    # an LM's vocabulary may hold the word "margin", and any text is one unknown token to some: kinds come first
-    kind, arguments = ("", []) if wanted in (subject.labels or ()) else _spec(wanted)
-    if not kind:
-        index = _find(wanted, subject)
-        if index is None:
-            raise _unknown(wanted, subject)
-        return Target("logit", index, subject.name_of(index))
-    if len(arguments) != 2 if kind == "contrast" else len(arguments) > 1:
-        count = "two classes or tokens" if kind == "contrast" else "one class or token, or none"
-        raise ValueError(f"the target {kind}(...) takes {count}, and {wanted!r} has {len(arguments)}")
-    indices = []
-    for argument in arguments:
-        index = _find(argument, subject)
-        if index is None:
-            raise _unknown(argument, subject)
-        indices.append(index)
-    names = [subject.name_of(index) for index in indices]
-    if kind == "contrast":
-        return Target(kind, indices[0], names[0], indices[1], names[1])
-    return Target(kind, indices[0], names[0]) if indices else Target(kind)
-
-
-def _find(wanted: Any, subject: Namer) -> int | None:
-    """The index of a label, a class number or a single token; None for anything else."""
-    labels = subject.labels if not subject.generates else None
-    if isinstance(wanted, (int, np.integer)) and not isinstance(wanted, bool):
-        if labels and not 0 <= wanted < len(labels):
-            raise ValueError(f"the target index {wanted} is out of range: there are {len(labels)} classes, from 0")
-        return int(wanted)
-    if labels and wanted in labels:
-        return labels.index(wanted)
-    if subject.generates and isinstance(wanted, str):
-        pieces = subject.pieces(wanted)
-        known = len(pieces) == 1 and (pieces[0][0] != subject.unknown or wanted.strip() == pieces[0][1].strip())
-        return pieces[0][0] if known else None
-    return None
-
-
-def _unknown(wanted: Any, subject: Namer) -> ValueError:
-    if subject.generates and (not isinstance(wanted, str) or not wanted):
-        return ValueError(f"a target names an index or a token's text, not {wanted!r}")
-    if subject.generates:
-        pieces = subject.pieces(wanted)
-        if len(pieces) == 1:
-            return ValueError(f"the target {wanted!r} is not in the vocabulary of {subject.name}; give a token that is")
-        shown = ", ".join(repr(piece) for _, piece in pieces)
-        return ValueError(
-            f"the target {wanted!r} is {len(pieces)} tokens ({shown}), and a target is one; "
-            "give one of them, or explain them all with {'prompt': ..., 'continuation': ...}"
-        )
-    labels = ", ".join(map(repr, subject.labels or ())) or "none that are known; give an index"
-    near = suggest(str(wanted), subject.labels or ())
-    hint = f"; {near}" if near.startswith("did") else ""
-    return ValueError(f"the target {wanted!r} is not a label of {subject.name}; its labels are {labels}{hint}")
-
-
-def _spec(text: Any) -> tuple[str, list[Any]]:
-    """`"contrast('positive', 'negative')"` to its kind and arguments; nothing for other texts."""
-    if text in KINDS:
-        return text, []
-    try:
-        tree = ast.parse(str(text).strip(), mode="eval").body
-    except (SyntaxError, ValueError):
-        return "", []
-    if (
-        not isinstance(tree, ast.Call)
-        or not isinstance(tree.func, ast.Name)
-        or tree.func.id not in KINDS
-        or tree.keywords
-    ):
-        return "", []
-    try:
-        return tree.func.id, [ast.literal_eval(argument) for argument in tree.args]
-    except ValueError:
-        raise ValueError(f"cannot read the target {text!r}; put labels in quotes: {tree.func.id}('label')") from None
-
-
-def of_generated(subject: Namer, target: Any, token: int) -> Any:
-    """The target of one generated token: that token, in the kind that was asked for."""
-    name = subject.name_of(token)
-    if target is None:
-        return Target("logit", token, name)
-    if callable(target):
-        return target
-    aimed = resolve(target, subject)
-    assert isinstance(aimed, Target)
-    if aimed.index is not None and aimed.kind != "contrast":
-        raise ValueError(
-            f"every generated token is explained as itself, so the target {target!r} cannot name one; "
-            "give only a kind, as 'probability', or a prompt without a continuation"
-        )
-    return Target(aimed.kind, token, name, aimed.against, aimed.against_name)

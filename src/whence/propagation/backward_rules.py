@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from whence.model.loan import through
-from whence.model.tap import Record
+from whence.model.tap import AttentionRecord
 from whence.propagation.operations import (
     ACTIVATION,
     ADD,
@@ -32,6 +31,7 @@ from whence.propagation.operations import (
     linear_of,
     norm_of,
     slope,
+    through,
 )
 
 _RELU = {F.relu, torch.relu, Tensor.relu, F.relu_, torch.relu_, Tensor.relu_}
@@ -79,20 +79,19 @@ class Conserving(_Ruled):
 
     def __init__(
         self,
-        model: nn.Module,
         *,
         heads: str | None = "hold",
         norms: bool = True,
         epsilon: float = 0.0,
         gamma: float = 0.0,
     ) -> None:
-        super().__init__(model)
+        super().__init__()
         self._heads, self._norms, self._epsilon, self._gamma = heads, norms, epsilon, gamma
         self._halves = heads is not None and norms  # a norm that is not held may be written as a product of two states
         self._gates: Any = WeakIdKeyDictionary()  # what came out of an activation
         self._choices: Any = WeakIdKeyDictionary()  # numbers of the experts that were chosen
 
-    def edit(self, record: Record, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def edit(self, record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         return weights.detach() if self._heads == "hold" else weights, values
 
     def ruled(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -152,12 +151,12 @@ class Conserving(_Ruled):
 class Softened(_Ruled):
     """ReLUs are differentiated as softplus: log(1 + exp(b x)) / b, smooth where the ReLU has its kink."""
 
-    eager = False
+    attention_path = None
 
-    def __init__(self, model: nn.Module, sharpness: float) -> None:
+    def __init__(self, sharpness: float) -> None:
         if not sharpness > 0:
             raise ValueError(f"softplus takes a sharpness above 0, not {sharpness}")
-        super().__init__(model)
+        super().__init__()
         self._sharpness = sharpness
 
     def covers(self, module: nn.Module) -> bool:
@@ -179,12 +178,12 @@ class Positive(_Ruled):
     Norms, activations, softmax, scaling and masking pass relevance on as it is. What has no rule is told in `unknown`.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
+    def __init__(self) -> None:
+        super().__init__()
         self.unknown: set[str] = set()
         self._batch = 0  # examples; known from the first attention, before which no relevance is passed to any
 
-    def seen(self, record: Record, weights: Tensor, values: Tensor, product: Tensor, align: Any) -> None:
+    def seen(self, record: AttentionRecord, weights: Tensor, values: Tensor, product: Tensor, align: Any) -> None:
         self._batch = len(weights)
 
     def ruled(self, func: Any, args: Any, kwargs: Any) -> Any:

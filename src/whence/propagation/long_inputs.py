@@ -14,7 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whence.model.tap import Rules
+from whence.model.batching import Batch
+from whence.model.passes import Request
+from whence.model.precision import accumulation
+from whence.model.rules import Rules
+from whence.model.subject import Subject
+from whence.model.targets import Aim
+
+LONG_BYTES = 2**30  # of attention weights and their gradients; beyond that, attention is folded instead of kept
 
 _TILE_BYTES = 2**22  # of one tile of weights: about what a core's cache holds
 
@@ -34,10 +41,41 @@ class Fold:
     merge: Callable[[Tensor, Tensor, slice], Tensor]
 
 
-class Lean(Rules):
+def fold_attention(subject: Subject, batch: Batch, aim: Aim, fold: Fold, start_layer: int = 0) -> Tensor | None:
+    """What a fold over all attention comes to, in memory that does not grow with the number of layers.
+
+    None where keeping attention is cheaper, or where folding is not possible: the model has several streams, or its
+    fused path does not make the same logits.
+    """
+    layers = len(subject.structure(batch).connections)
+    weights = len(batch) * batch.mask.shape[1] ** 2 * layers * subject.heads
+    worthwhile = len(batch.streams) == 1 and weights * 8 >= LONG_BYTES
+    if not worthwhile or not 0 <= start_layer < layers or not has_fused_path(subject, batch):
+        return None
+    rules = TiledAttention(fold, next(iter(batch.streams)), start_layer)
+    subject.run(batch, aim, Request(frozenset({"gradient:word"}), rules=rules))
+    return rules.result
+
+
+def has_fused_path(subject: Subject, batch: Batch) -> bool:
+    """Whether the fused path makes all of the model's attention, and the same logits as the eager one: tried once."""
+    found = subject.discovery(batch)
+
+    def tried() -> bool:
+        rules = TiledAttention()
+        plain = subject.logits(found.probe_batch, path="eager")
+        fused = subject.logits(found.probe_batch, rules=rules)
+        whole = all(query == key != "" for query, key in found.structure.connections)
+        same = torch.allclose(plain, fused, rtol=1e-3, atol=1e-3)
+        return same and whole and rules.calls == len(found.structure.connections)
+
+    return found.remember("the fused path makes all attention", tried)
+
+
+class TiledAttention(Rules):
     """A pass on the fused path whose backward pass feeds a fold: `result`; `calls` counts the blocks."""
 
-    eager = False
+    attention_path = "sdpa"
 
     def __init__(self, fold: Fold | None = None, stream: str = "", start_layer: int = 0) -> None:
         super().__init__()
@@ -79,44 +117,45 @@ class _Attention(torch.autograd.Function):
         mask: Tensor | None,
         causal: bool,
         scale: float,
-        lean: Lean,
+        rules: TiledAttention,
         layer: int,
     ) -> Tensor:
         ctx.save_for_backward(query, key, value, mask)
-        ctx.rest = (causal, scale, lean, layer)
+        ctx.rest = (causal, scale, rules, layer)
         grouped = query.shape[1] != key.shape[1]
         return F.scaled_dot_product_attention(query, key, value, mask, 0.0, causal, scale=scale, enable_gqa=grouped)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         query, key, value, mask = ctx.saved_tensors
-        causal, scale, lean, layer = ctx.rest
+        causal, scale, rules, layer = ctx.rest
         out = gradients[0]
         batch, heads, tokens, _ = query.shape
         group = heads // key.shape[1]
         d_query, d_key, d_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
         size = max(1, min(tokens, _TILE_BYTES // (4 * batch * key.shape[2])))
-        if lean.result is None:
-            lean.result = lean.fold.start({lean.stream: (out != 0).any(-1).any(1)})
-        added = torch.zeros_like(lean.result)
+        if rules.result is None:
+            rules.result = rules.fold.start({rules.stream: (out != 0).any(-1).any(1)})
+        added = torch.zeros_like(rules.result)
         everything = slice(0, tokens)
         for head in range(heads):
-            k, v = (t[:, head // group].to(_wide(t)) for t in (key, value))
+            k, v = (t[:, head // group].to(accumulation(t.dtype)) for t in (key, value))
             for begin in range(0, tokens, size):
                 rows = slice(begin, min(begin + size, tokens))
-                q, o = (t[:, head, rows].to(_wide(t)) for t in (query, out))
+                q, o = (t[:, head, rows].to(accumulation(t.dtype)) for t in (query, out))
                 weights = torch.baddbmm(_mask(mask, causal, head, rows, k, q), q, k.transpose(1, 2), alpha=scale)
                 weights = weights.softmax(-1)
                 gradient = o @ v.transpose(1, 2)
-                if layer >= lean.start_layer:
-                    lean.fold.tile(lean.result, added, rows, everything, weights[:, None], gradient[:, None], 1 / heads)
+                if layer >= rules.start_layer:
+                    part, change = weights[:, None], gradient[:, None]
+                    rules.fold.tile(rules.result, added, rows, everything, part, change, 1 / heads)
                 d_value[:, head // group] += (weights.transpose(1, 2) @ o).to(value.dtype)
                 weighed = gradient.mul_(weights)
                 weighed.sub_(weights.mul_(weighed.sum(-1, keepdim=True)))  # the gradient of the scores
                 d_query[:, head, rows] = (weighed @ k).mul_(scale).to(query.dtype)
                 d_key[:, head // group] += (weighed.transpose(1, 2) @ q).mul_(scale).to(key.dtype)
-        if layer >= lean.start_layer:
-            lean.result = lean.fold.merge(lean.result, added, everything)
+        if layer >= rules.start_layer:
+            rules.result = rules.fold.merge(rules.result, added, everything)
         return d_query, d_key, d_value, None, None, None, None, None
 
 
@@ -133,7 +172,3 @@ def _mask(mask: Tensor | None, causal: bool, head: int, rows: slice, k: Tensor, 
     if own.dtype != torch.bool:
         return own.to(q.dtype)
     return q.new_zeros(own.shape).masked_fill_(~own, float("-inf"))
-
-
-def _wide(tensor: Tensor) -> torch.dtype:
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32

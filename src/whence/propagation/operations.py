@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whence.model.tap import Rules
+from whence.model.rules import Rules
 
 _NEAR = 1e-6  # up to here an activation is at 0
 
@@ -100,14 +100,15 @@ def convolution_of(args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Tensor | Non
 class ByActivation(Rules):
     """Rules to which every activation that is a module is one operation, however it writes it: `inside` is then set."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._activations = [module for module in model.modules() if self.covers(module)]
-        self._handles: list[Any] = []
         self.inside = 0  # activations that are running
 
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self.inside = 0
+
     def covers(self, module: nn.Module) -> bool:
-        """A module that is treated as one activation."""
         return is_activation(module)
 
     def concerns(self, x: Tensor) -> bool:
@@ -118,25 +119,27 @@ class ByActivation(Rules):
         """The output of an activation, under its rule."""
         raise NotImplementedError
 
-    def __enter__(self) -> ByActivation:
-        for module in self._activations:
-            self._handles.append(module.register_forward_pre_hook(self._enters))
-            self._handles.append(module.register_forward_hook(self._leaves))
-        super().__enter__()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
-        for handle in self._handles:
-            handle.remove()
-        self._handles, self.inside = [], 0
-
-    def _enters(self, module: nn.Module, args: Any) -> None:
+    def entering(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         self.inside += 1
 
-    def _leaves(self, module: nn.Module, args: Any, out: Tensor) -> Tensor:
+    def leaving(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor:
         self.inside -= 1
         if self.inside or not self.concerns(args[0]):
-            return out
+            return output
         with torch._C.DisableTorchFunction():
-            return self.activated(args[0], out, type(module).forward.__get__(module))
+            return self.activated(args[0], output, type(module).forward.__get__(module))
+
+
+def through(y: Tensor, s: Tensor) -> Tensor:
+    """A tensor with the value of `y`, exactly, and the gradient of `s`."""
+    return _Through.apply(y.detach(), s)
+
+
+class _Through(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, s: Tensor) -> Tensor:
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, gradients[0]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from whence.model.tap import Align, Record
+from whence.model.tap import Align, AttentionRecord
 from whence.propagation.operations import (
     ACTIVATION,
     ADD,
@@ -40,8 +40,8 @@ Split = Literal["absdot", "norm", "equal", "none"]
 class Parts(ByActivation):
     """The parts of every state that comes of a state with parts: (source, *state), the last of them being the rest."""
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
+    def __init__(self) -> None:
+        super().__init__()
         self._parts: Any = WeakIdKeyDictionary()  # tensor -> its parts, as long as the model keeps it
         self._gates: Any = WeakIdKeyDictionary()  # what came out of an activation
 
@@ -162,13 +162,12 @@ class Layers(Parts):
     def __init__(
         self,
         subject: str,
-        model: nn.Module,
         stage: str,
         reduce: Callable[[Tensor, Tensor], Any],
         *,
         tokens_first: bool = False,
     ) -> None:
-        super().__init__(model)
+        super().__init__()
         self._tokens_first = tokens_first  # the model keeps its states as (token, batch, width)
         self.maps: list[Any] = []
         self._subject, self._stage, self._reduce = subject, stage, reduce
@@ -195,7 +194,7 @@ class Layers(Parts):
     def decided(self, logits: Tensor) -> None:
         self._end(None)
 
-    def seen(self, record: Record, weights: Tensor, values: Tensor, product: Tensor, align: Align) -> None:
+    def seen(self, record: AttentionRecord, weights: Tensor, values: Tensor, product: Tensor, align: Align) -> None:
         with torch._C.DisableTorchFunction(), torch.no_grad():
             rows, columns = torch.empty_like(product, dtype=torch.long), torch.empty_like(product, dtype=torch.long)
             batch, heads, queries, width = align(rows).shape
@@ -321,8 +320,8 @@ class Sources(Parts):
 
     graph = True
 
-    def __init__(self, subject: str, model: nn.Module, split: Split) -> None:
-        super().__init__(model)
+    def __init__(self, subject: str, split: Split) -> None:
+        super().__init__()
         self.logits: Tensor | None = None  # (source and rest, batch, class)
         self._subject, self._split = subject, split
         self._attended: Any = WeakIdKeyDictionary()  # what came of attention and has not met the residual yet
@@ -346,7 +345,7 @@ class Sources(Parts):
             closes(parts.sum(0), logits, self._subject)
             self.logits = self.settled(parts)
 
-    def seen(self, record: Record, weights: Tensor, values: Tensor, product: Tensor, align: Align) -> None:
+    def seen(self, record: AttentionRecord, weights: Tensor, values: Tensor, product: Tensor, align: Align) -> None:
         self._attended[product] = True
 
     def settled(self, parts: Tensor) -> Tensor:

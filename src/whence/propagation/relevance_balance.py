@@ -1,4 +1,4 @@
-"""The books of one pass: the relevance that every module is given from above, what it hands on, and what is lost.
+"""The relevance that every module of one pass is given from above, what it hands on, and what is lost.
 
 Relevance is value x gradient, under whatever rules the method runs. Nothing here knows those rules: the method itself
 is run, modules are watched by hooks, and the graph that autograd walks back tells which operations do not conserve.
@@ -6,11 +6,9 @@ is run, modules are watched by hooks, and the graph that autograd walks back tel
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +25,9 @@ from whence.core.relevance_balance import Conservation, ModuleRelevance
 from whence.model.batching import Batch
 from whence.model.loan import lent
 from whence.model.subject import Subject
-from whence.model.targets import Aim, of_generated
+from whence.model.target_specs import of_generated
+from whence.model.targets import Aim
+from whence.propagation.conserving_operations import leaks, operation_name
 from whence.propagation.operations import ADD, JOIN, NORM, SUBTRACT, is_activation
 
 _WITH_BIAS = {F.linear: 2, torch.addmm: 0, torch.conv1d: 2, torch.conv2d: 2, torch.conv3d: 2}  # where the bias stands
@@ -71,12 +71,12 @@ def balance(subject: Subject, batch: Batch, aim: Aim, record: Record, options: d
         raise ValueError(_unfit(record))
     with lent(subject.model):
         subject.values(batch, aim)  # fixes the target, and all that is found out about the model once
-        ledger = Ledger(subject.model, _blocks(subject, batch))
-        with ledger.open():
-            record.function(subject, batch, _Overheard(aim, ledger.read), **options)
-    if ledger.readings != 1:
+        watch = RelevanceWatch(_blocks(subject, batch))
+        with subject.every_call(watch), watch:
+            record(subject, batch, _ToldAim(aim, watch.read), **options)
+    if watch.readings != 1:
         raise ValueError(_unfit(record))
-    return ledger.rows
+    return watch.rows
 
 
 def _unfit(record: Record) -> str:
@@ -89,22 +89,22 @@ def _unfit(record: Record) -> str:
 def _blocks(subject: Subject, batch: Batch) -> dict[tuple[str, int], str]:
     """The calls that are blocks, by module and number of the call, with a name for each."""
     found: dict[tuple[str, int], str] = {}
-    streams = subject.anatomy(batch).calls
+    streams = subject.structure(batch).calls
     for stream, sites in streams.items():
         for number, site in enumerate(sites):
             found.setdefault((site.module, site.call), f"{stream} {number}" if len(streams) > 1 else str(number))
     return found
 
 
-class _Overheard(Aim):
+class _ToldAim(Aim):
     """A target that tells its value, with the graph behind it, as soon as it is computed."""
 
     def __init__(self, aim: Aim, tell: Callable[[Tensor], None]) -> None:
         vars(self).update(vars(aim))
         self._tell = tell
 
-    def __call__(self, logits: Tensor, batch: Any) -> Tensor:
-        value = super().__call__(logits, batch)
+    def __call__(self, logits: Tensor, batch: Any, states: Any = None) -> Tensor:
+        value = super().__call__(logits, batch, states)
         if value.requires_grad:
             self._tell(value)
         return value
@@ -148,53 +148,34 @@ class _Call:
         yield from (*self.inputs, *self.sources, *self.outputs, *self.constants)
 
 
-class Ledger(TorchFunctionMode):
-    """While open, keeps the inputs, outputs and added constants of every module call; `read` turns them into rows.
+class RelevanceWatch(TorchFunctionMode):
+    """Keeps the inputs, outputs and added constants of every module call; `read` turns them into rows.
 
     As the lowest function mode it sees what rules and tap make of an operation. It gives added constants a gradient.
     """
 
-    def __init__(self, model: nn.Module, blocks: dict[tuple[str, int], str]) -> None:
+    def __init__(self, blocks: dict[tuple[str, int], str]) -> None:
         super().__init__()
         self.rows: list[ModuleRelevance] = []
         self.readings = 0
-        self._model, self._blocks = model, blocks
+        self._blocks = blocks
+        self.begin()
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self.begin()
+
+    # ---- the forward pass --------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A pass begins."""
         self._calls: list[_Call] = []
         self._ended: list[_Call] = []
         self._running: list[_Call] = []
         self._counts: Counter[str] = Counter()  # calls of each module so far
-        self._handles: list[Any] = []
 
-    @contextlib.contextmanager
-    def open(self) -> Iterator[None]:
-        """Watch every pass in here."""
-        first = self._model.register_forward_pre_hook(self._begin, with_kwargs=True)
-        try:
-            with self:
-                yield
-        finally:
-            first.remove()
-            self._unhook()
-            self._calls, self._ended, self._running = [], [], []
-
-    def _unhook(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-    # ---- the forward pass --------------------------------------------------------------------------------------------
-
-    def _begin(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
-        """A pass begins. Hooks are put on only now, behind those of the pass itself: rules have then had their say."""
-        self._unhook()
-        self._calls, self._ended, self._running, self._counts = [], [], [], Counter()
-        for name, module in model.named_modules():
-            if module is not model:
-                self._handles.append(module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True))
-            self._handles.append(module.register_forward_hook(self._leave))
-        return self._enter("", model, args, kwargs)
-
-    def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """A module is called: its inputs are followed under a new identity."""
         number = self._counts[name]
         self._counts[name] += 1
         around = self._running[-1].block if self._running else ""
@@ -204,7 +185,8 @@ class Ledger(TorchFunctionMode):
         self._running.append(call)
         return _aliased((args, kwargs), call.inputs)
 
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> Any:
+    def leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        """A module returns: its outputs are kept at their place in the graph."""
         call = self._running.pop()
         self._ended.append(call)
         tracked = {id(t): t for t in pytree.tree_leaves(output) if _tracked(t)}
@@ -283,7 +265,7 @@ class Ledger(TorchFunctionMode):
                 seen.add(node)
                 if node not in owned:
                     owned.add(node)
-                    names += [_name(node)] if _leaks(node) else []
+                    names += [operation_name(node)] if leaks(node) else []
                 waiting += [following for following, _ in node.next_functions if following is not None]
             owned |= ends
             found[id(call)] = tuple(sorted(set(names)))
@@ -352,62 +334,3 @@ def _tracked(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return any(map(_tracked, value))
     return isinstance(value, Tensor) and value.requires_grad and value.is_floating_point()
-
-
-# ---- what autograd's nodes conserve ----------------------------------------------------------------------------------
-
-_BY_RULE = ("_Through", "_Scaled")  # how rules are written
-# y * dy is x * dx for these: y(a x) = a y(x), in all inputs together
-_HOMOGENEOUS = {
-    "Abs", "AccumulateGrad", "Add", "Alias", "Amax", "Amin", "AsStrided", "AvgPool2D", "Cat", "Clone", "ConstantPadNd",
-    "CopySlices", "Cumsum", "Diagonal", "Dropout", "Embedding", "Expand", "Flip", "Gather", "Index", "IndexAdd",
-    "IndexPut", "IndexSelect", "LeakyRelu", "LinalgVectorNorm", "MaskedFill", "MaskedScatter", "Max",
-    "MaxPool2DWithIndices", "Maximum", "Mean", "Min", "Minimum", "NativeDropout", "Neg", "Permute", "Prelu", "Relu",
-    "Repeat", "ReshapeAlias", "Roll", "Rsub", "Scatter", "ScatterAdd", "Select", "Slice", "Split", "SplitWithSizes",
-    "Squeeze", "Stack", "Sub", "Sum", "T", "Threshold", "ToCopy", "Topk", "Transpose", "Unbind", "Unfold",
-    "UnsafeSplit", "UnsafeView", "Unsqueeze", "UpsampleBicubic2D", "UpsampleBilinear2D", "View", "Where",
-    *_BY_RULE,
-}  # fmt: skip
-_VIEWS = {
-    "Clone", "Expand", "Permute", "ReshapeAlias", "Squeeze", "T", "ToCopy", "Transpose", "UnsafeView", "Unsqueeze",
-    "View",
-}  # fmt: skip
-# products, and which of their inputs are factors
-_FACTORS = {
-    "Mul": (0, 1), "Mm": (0, 1), "Bmm": (0, 1), "Mv": (0, 1), "Dot": (0, 1), "Addmm": (1, 2), "Baddbmm": (1, 2),
-    "GroupedMm": (0, 1), "Convolution": (0, 1),
-}  # fmt: skip
-_SPELLED = {"NativeLayerNorm": "layer_norm", "Bmm": "matmul", "Mm": "matmul", "Addmm": "matmul", "Baddbmm": "matmul"}
-
-
-def _short(node: Node) -> str:
-    """`torch::autograd::AccumulateGrad` and `SinBackward0` without what is around the name."""
-    return node.name().rpartition("::")[2].partition("Backward")[0]
-
-
-def _leaks(node: Node) -> bool:
-    """The operation gives its inputs more or less relevance than it was given."""
-    name = _short(node)
-    following = [step for step, _ in node.next_functions]
-    if name in _FACTORS:
-        factors = [following[place] for place in _FACTORS[name]]
-        return None not in factors and not all(map(_halved, factors))
-    if name == "Div":
-        return len(following) > 1 and following[1] is not None
-    return name not in _HOMOGENEOUS
-
-
-def _halved(node: Node | None) -> bool:
-    """A factor that a rule gives half of the relevance."""
-    while node is not None and _short(node) in _VIEWS:
-        node = node.next_functions[0][0]
-    return node is not None and _short(node) in _BY_RULE
-
-
-def _name(node: Node) -> str:
-    """As users write it: scaled_dot_product_attention, softmax, layer_norm."""
-    name = _short(node)
-    if name.startswith("ScaledDotProduct"):
-        return "scaled_dot_product_attention"
-    spelled = "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
-    return _SPELLED.get(name, spelled)

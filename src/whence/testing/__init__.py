@@ -28,7 +28,7 @@ from whence.core.registry import Record
 from whence.core.results import Attribution
 from whence.core.wording import suggest
 from whence.model.batching import Batch
-from whence.model.loan import configs, difference, eager, fingerprint, lent
+from whence.model.loan import attention_path, configs, difference, fingerprint, lent
 from whence.model.subject import Subject
 
 __all__ = ["Check", "Report", "check_method", "checks"]
@@ -230,7 +230,7 @@ def plain_forward(trial: Trial) -> None:
     for _, batch, logits in trial.plain:
         _same_logits(_recorded(subject, batch, needs), logits, allowed, "the model's own path")
         if exact:
-            with lent(subject.model), eager(subject.model):
+            with lent(subject.model), attention_path(subject.model, "eager"):
                 _same_logits(_recorded(subject, batch, needs), subject.logits(batch), 0.0, "the eager path")
 
 

@@ -1,0 +1,112 @@
+"""Calling a model: its arguments, what its forward changes about itself, and the logits that it decides by."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from whence.model.batching import Batch
+from whence.model.loan import plain_attributes, restore_attributes
+from whence.model.watching import Site, states_at
+
+Changes = Mapping[Site, Callable[[Tensor], Tensor]]
+
+
+class Forward:
+    """A model that is called on tensors.
+
+    The first call finds out what the model changes about itself and draws at random; later calls undo that.
+    """
+
+    def __init__(self, model: nn.Module, *, generates: bool, output: Callable[[Any], Tensor] | None) -> None:
+        self.model = model
+        self._generates, self._output = generates, output
+        self._changes_itself: list[tuple[dict[str, Any], str]] | None = None  # attributes that its forward changes
+        self._shuffles: bool | None = None  # the model draws the order of its patches; None: not known yet
+
+    def outputs(self, tensors: Mapping[str, Tensor]) -> Any:
+        """What the model returns; the tensor "input" is its first positional argument."""
+        arguments: dict[str, Any] = dict(tensors)
+        first = [arguments.pop("input")] if "input" in arguments else []
+        if self._generates:
+            arguments["use_cache"] = False
+        known = self._changes_itself
+        saved = plain_attributes(self.model) if known is None else [(own, {key: own[key]}) for own, key in known]
+        order = PatchesInOrder()
+        try:
+            with contextlib.nullcontext() if self._shuffles is False else order:
+                outputs = self.model(*first, **arguments)
+        finally:
+            changed = restore_attributes(saved)
+        if known is None:
+            self._changes_itself, self._shuffles = changed, order.used
+        return outputs
+
+    def decision(self, outputs: Any, batch: Batch) -> Tensor:
+        """The logits that the model decides by: (batch, class); for generated text those at the last real position."""
+        logits = self._output(outputs) if self._output is not None else logits_of(outputs)
+        if not isinstance(logits, Tensor):
+            raise ValueError(
+                f"no logits were found in the output of {type(self.model).__name__}, a {type(outputs).__name__}; "
+                "pass whence.wrap(..., output=function) that returns them, shape (batch, class)"
+            )
+        if logits.ndim == 3 and self._generates:
+            last = batch.last_tokens(list(batch.streams)[-1])
+            return logits[torch.arange(len(batch), device=logits.device), last]
+        logits = logits[:, None] if logits.ndim == 1 else logits
+        if logits.ndim != 2 or len(logits) != len(batch):
+            raise ValueError(
+                f"expected one row of logits per example, shape ({len(batch)}, class), and got {tuple(logits.shape)}; "
+                "pass whence.wrap(..., output=function) that returns them"
+            )
+        return logits
+
+    def run(self, batch: Batch, watch: Iterable[Site] = (), changes: Changes | None = None) -> Seen:
+        """The decision logits, and the states at the sites, axes as the model has them."""
+        changes = changes or {}
+        tensors = dict(batch.tensors)
+        inputs = {}
+        for site in {*watch, *changes}:
+            if site.where == "tensor":
+                key = str(site.key)
+                tensors[key] = changes[site](tensors[key]) if site in changes else tensors[key]
+                inputs[site] = tensors[key]
+        with states_at(self.model, watch, changes) as states:
+            outputs = self.outputs(tensors)
+        return self.decision(outputs, batch), {**states, **inputs}
+
+
+Seen = tuple[Tensor, dict[Site, Tensor]]  # decision logits, and states by site
+
+
+class PatchesInOrder(TorchFunctionMode):
+    """A model that shuffles all its patches (ViLT) keeps their order: sums stay the same, and features have a place."""
+
+    used = False
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is torch.multinomial and out.shape == args[0].shape:
+            places = torch.arange(out.shape[-1], device=out.device).expand_as(out)
+            if torch.equal(out.sort(-1).values, places):
+                self.used = True
+                return places
+        return out
+
+
+def logits_of(outputs: Any) -> Any:
+    """The logits among what a model returns; None where there are none."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    pairs = getattr(outputs, "logits_per_image", None)
+    if pairs is not None:
+        return pairs.diagonal()[:, None]
+    for name in ("logits", "question_answering_score", "prediction_logits"):
+        if getattr(outputs, name, None) is not None:
+            return getattr(outputs, name)
+    return outputs[0] if isinstance(outputs, (tuple, list)) and outputs else None

@@ -1,0 +1,139 @@
+"""Running one layer of a model again on what it was given in a pass: copies side by side, with attention edited."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.model.batching import Batch
+from whence.model.loan import attention_path, lent
+from whence.model.passes import Trace
+from whence.model.subject import Subject
+from whence.model.tap import AttentionRecord, Edit, Tap
+from whence.model.watching import hooked
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs
+
+
+@dataclass(eq=False)
+class Layer:
+    """One call of a module that is a layer: what it was given and gave, and the attentions inside."""
+
+    model: nn.Module
+    module: nn.Module
+    streams: dict[str, str | int]  # stream -> the argument that holds its state
+    given: Given
+    output: Any = None
+    records: list[AttentionRecord] = field(default_factory=list)
+    wider: Given = ((), {})  # given for one example more: tells where examples are
+
+    def states(self, output: Any) -> dict[str, Tensor]:
+        """The states among what the layer gave, in the order of its arguments: stream -> (batch, token, width)."""
+        parts = output if isinstance(output, (tuple, list)) else [output]
+        rest = [part for part in parts if isinstance(part, Tensor) and part.ndim == 3]
+        order = [*range(len(self.given[0])), *self.given[1]]
+        found = {}
+        for stream in sorted(self.streams, key=lambda stream: order.index(self.streams[stream])):
+            moved, like = [part.movedim(self._axis_of(stream), 0) for part in rest], self.entering(stream)
+            place = next((n for n, part in enumerate(moved) if part.shape[1:] == like.shape[1:]), None)
+            if place is not None:
+                found[stream] = moved[place]
+                del rest[place]
+        return found
+
+    def entering(self, stream: str) -> Tensor:
+        """The state of a stream that the layer was given: (batch, token, width)."""
+        return _argument(self.given, self.streams[stream]).movedim(self._axis_of(stream), 0)
+
+    def _axis_of(self, stream: str) -> int:
+        """Where the examples are in the state of a stream."""
+        key = self.streams[stream]
+        return _example_axis(_argument(self.given, key), _argument(self.wider, key)) or 0
+
+    def run(self, copies: int, examples: int, edit: Edit) -> dict[str, Tensor]:
+        """The layer on copies of what it was given, with its attention edited: stream -> (copy * batch, token, width).
+
+        `record.order` counts the attentions of this layer only, from 0.
+        """
+        args, kwargs = _copied(self.given, self.wider, copies)
+        tap = Tap(self.model, copies * examples, edit=edit)
+        with lent(self.model), attention_path(self.model, "eager"), torch.no_grad(), tap:
+            return self.states(self.module(*args, **kwargs))
+
+
+def layers_of(subject: Subject, batch: Batch, trace: Trace) -> list[Layer]:
+    """The layers of the model in the order in which it runs them, from two passes; each with its attention records.
+
+    An attention that is in no layer is left out of all of them: the caller sees which are missing.
+    """
+    places: dict[int, int] = {}  # attention -> layer
+    with lent(subject.model), attention_path(subject.model, "eager"), torch.no_grad():
+        with _watched(subject, batch) as (layers, running):
+
+            def seen(record: AttentionRecord, *rest: Any) -> None:
+                if running:
+                    places[record.order] = running[-1]
+                record.parts.clear()  # the trace has them
+
+            with Tap(subject.model, len(batch), seen=seen):
+                subject.logits(batch)
+        with _watched(subject, batch) as (others, _):
+            subject.logits(batch.chosen([*range(len(batch)), 0]))
+    for layer, other in zip(layers, others, strict=True):
+        layer.wider = other.given
+    for record in trace.attention:
+        place = places.get(record.order)
+        if place is not None and record.query in layers[place].states(layers[place].output):
+            layers[place].records.append(record)
+    return layers
+
+
+@contextlib.contextmanager
+def _watched(subject: Subject, batch: Batch) -> Iterator[tuple[list[Layer], list[int]]]:
+    """Note the calls that are layers, and the numbers of those under way."""
+    wanted: dict[str, dict[int, dict[str, str | int]]] = defaultdict(lambda: defaultdict(dict))
+    for sites in subject.structure(batch).calls.values():
+        for site in sites:
+            wanted[site.module][site.call][site.stream] = site.key
+    layers: list[Layer] = []
+    running: list[int] = []
+    calls: dict[str, int] = defaultdict(int)
+
+    def before(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        running.append(len(layers))
+        layers.append(Layer(subject.model, module, wanted[name][calls[name]], (args, kwargs)))
+        calls[name] += 1
+
+    def after(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        layers[running.pop()].output = output
+
+    with hooked([(name, subject.model.get_submodule(name)) for name in wanted], before, after):
+        yield layers, running
+
+
+def _copied(given: Any, wider: Any, copies: int) -> Any:
+    """Tensors that a wider batch makes wider are repeated along that axis; a cache, which would grow, is left out."""
+    if isinstance(given, Tensor):
+        axis = _example_axis(given, wider)
+        return given if axis is None else torch.cat([given] * copies, axis)
+    if isinstance(given, (tuple, list)):
+        return type(given)(_copied(one, other, copies) for one, other in zip(given, wider, strict=True))
+    if isinstance(given, dict):
+        return {name: _copied(one, wider[name], copies) for name, one in given.items()}
+    return None if hasattr(given, "get_seq_length") else given
+
+
+def _example_axis(given: Tensor, wider: Tensor) -> int | None:
+    """Where the examples are: the axis that a wider batch makes longer."""
+    sizes = zip(given.shape, wider.shape, strict=True)
+    return next((axis for axis, (size, more) in enumerate(sizes) if size != more), None)
+
+
+def _argument(given: Given, key: str | int) -> Tensor:
+    return given[1][key] if isinstance(key, str) else given[0][key]

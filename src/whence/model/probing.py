@@ -1,0 +1,155 @@
+"""One pass that notes every module call and every attention, and how blocks and places of states are read off them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.model.batching import Batch, ids_of, stream_of
+from whence.model.tap import AttentionRecord, Tap
+from whence.model.watching import Site, hooked
+
+
+@dataclass(eq=False)
+class ModuleCall:
+    """One call of a module: what it was given and what it gave."""
+
+    name: str
+    number: int  # among the calls of this module in the pass
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+
+
+@dataclass(eq=False)
+class Probe:
+    """What one pass told."""
+
+    calls: list[ModuleCall]  # in the order in which the calls ended: the innermost first
+    records: list[AttentionRecord]
+    around: list[dict[str, int]]  # for each attention, the modules around it and the numbers of their calls
+    outputs: Any
+
+
+def probe(model: nn.Module, batch_size: int, run: Callable[[], Any]) -> Probe:
+    """Note all module calls, and every attention with the calls around it, while the model runs."""
+    calls: list[ModuleCall] = []
+    started: dict[str, int] = defaultdict(int)
+    running: dict[str, list[int]] = defaultdict(list)  # numbers of the calls under way: a module may call itself
+    around: list[dict[str, int]] = []
+
+    def before(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        running[name].append(started[name])
+        started[name] += 1
+
+    def after(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        calls.append(ModuleCall(name, running[name].pop(), args, kwargs, output))
+
+    def edit(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        if record.order == len(around):
+            parts = record.module.split(".")
+            names = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+            around.append({name: started[name] - 1 for name in names if started[name]})
+        return weights, values
+
+    tap = Tap(model, batch_size, edit=edit, outputs=range(10**6))
+    inside = [(name, module) for name, module in model.named_modules() if name]
+    with hooked(inside, before, after), torch.enable_grad(), tap:
+        outputs = run()
+    return Probe(calls, tap.records, around, outputs)
+
+
+def block_entries(
+    calls: list[ModuleCall], around: list[dict[str, int]], is_state: Callable[[Tensor], bool]
+) -> list[tuple[Site, Tensor]]:
+    """The blocks around these attentions, in order: where the state enters each block, and that state.
+
+    A block is the outermost call that is around some of the attentions, not around all, and is given a state.
+    """
+    chains = [list(path.items()) for path in around]
+    shared = 0  # calls that are around all attentions: the model, its encoder
+    while len(chains) > 1 and all(len(c) > shared and c[shared] == chains[0][shared] for c in chains):
+        shared += 1
+    if len(chains) == 1:  # a single block: prefer what stands in a list of blocks
+        chains = [sorted(chains[0], key=lambda step: not step[0].split(".")[-1].isdigit())]
+    found: dict[tuple[str, int], tuple[Site, Tensor]] = {}
+    for chain in chains:
+        for step in chain[shared:]:
+            call = next((c for c in calls if (c.name, c.number) == step), None)
+            given = call and next(((k, t) for k, t in _tensors(call) if is_state(t)), None)
+            if call and given:
+                found.setdefault(step, (Site("", "input", *step, given[0]), given[1]))
+                break
+    return list(found.values())
+
+
+def producing_site(calls: list[ModuleCall], site: Site, tensor: Tensor, stream: str) -> Site:
+    """The site as the output of the module that made the tensor, where there is one: all its users are then reached."""
+    found: tuple[str, str, int, str | int] = (site.where, site.module, site.call, site.key)
+    for call in calls:
+        if call.output is tensor:
+            found = ("output", call.name, call.number, -1)
+        elif isinstance(call.output, tuple) and any(part is tensor for part in call.output):
+            position = next(i for i, part in enumerate(call.output) if part is tensor)
+            found = ("output", call.name, call.number, position)
+    return Site(stream, *found, tokens_first=tokens_first(tensor))
+
+
+def root_site(calls: list[ModuleCall], batch: Batch, stream: str, embedding: str | None) -> Site | None:
+    """Where a stream enters: the output of its word embedding, or the argument that holds its pixels or vectors."""
+    names = tuple(batch.streams)
+    own = {key: tensor for key, tensor in batch.tensors.items() if stream_of(key, names) == stream}
+    key = ids_of(batch.tensors, names, stream)
+    if key is not None:
+        for call in calls:  # the innermost first
+            if (embedding is None or call.name == embedding) and _embeds(call, own[key]):
+                return Site(stream, "output", call.name, call.number, -1, tokens_first(call.output))
+    vectors = [key for key, tensor in own.items() if tensor.is_floating_point() and tensor.ndim >= 3]
+    return Site(stream, "tensor", key=vectors[0]) if vectors else None
+
+
+def _embeds(call: ModuleCall, ids: Tensor) -> bool:
+    """The call turns exactly these token ids into vectors."""
+    given = next((t for _, t in _tensors(call, floating=False)), None)
+    return (
+        given is not None
+        and given.numel() == ids.numel()
+        and torch.equal(given.reshape(-1), ids.reshape(-1))
+        and isinstance(call.output, Tensor)
+        and call.output.is_floating_point()
+        and call.output.ndim == 3
+    )
+
+
+def output_site(call: ModuleCall, batch: Batch) -> Site:
+    """Where a call of a module gives its first tensor, which has a row for every example of the batch."""
+    output = call.output
+    several: Any = (
+        output.items() if isinstance(output, Mapping) else enumerate(output if isinstance(output, tuple) else ())
+    )
+    for key, tensor in [(-1, output)] if isinstance(output, Tensor) else several:
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            continue
+        streams = {length: stream for stream, length in batch.lengths.items()}
+        by_token = tensor.ndim == 3
+        turned = by_token and tensor.shape[1] == len(batch) and tensor.shape[0] in streams
+        if turned or tensor.shape[:1] == (len(batch),):
+            stream = streams.get(tensor.shape[0 if turned else 1], "") if by_token else ""
+            return Site(stream, "output", call.name, call.number, key, turned)
+    raise ValueError(f"the module {call.name!r} gives no tensor with a row for every example; choose one that does")
+
+
+def tokens_first(state: Tensor) -> bool:
+    """A probe has one example, so the longer of the first two axes is that of the tokens."""
+    return state.shape[0] > state.shape[1]
+
+
+def _tensors(call: ModuleCall, floating: bool = True) -> list[tuple[str | int, Tensor]]:
+    """The tensors among a call's arguments, by position or name."""
+    both: list[tuple[str | int, Any]] = [*enumerate(call.args), *call.kwargs.items()]
+    return [(key, t) for key, t in both if isinstance(t, Tensor) and t.is_floating_point() == floating]

@@ -1,0 +1,51 @@
+"""What a pass may run under: rules see every operation, every state that was asked for and every attention product."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from whence.model.tap import Align, AttentionRecord
+from whence.model.watching import hooked
+
+
+class Rules(TorchFunctionMode):
+    """A torch function mode with more to see; a subclass changes what flows back, or carries something along."""
+
+    attention_path: str | None = "eager"  # "eager" has products to see; "sdpa" is fused; None is the model's own
+    graph = False  # a graph is made even where no gradient is asked for
+
+    @contextlib.contextmanager
+    def on(self, model: nn.Module) -> Iterator[None]:
+        """Run the model under these rules, with hooks on the modules that they cover."""
+        covered = [(name, module) for name, module in model.named_modules() if self.covers(module)]
+        with hooked(covered, self.entering, self.leaving), self:
+            yield
+
+    def covers(self, module: nn.Module) -> bool:
+        """Whether the rules want to be told of every call of this module."""
+        return False
+
+    def entering(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """A covered module is called."""
+
+    def leaving(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        """A covered module returns; an output that is returned here is used instead."""
+
+    def state(self, at: str | int, stream: str, tensor: Tensor) -> Tensor:
+        """A state that the trace needs is reached; the state that is returned is used from here on."""
+        return tensor
+
+    def edit(self, record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Attention weights and values are about to be multiplied; those that are returned are used instead."""
+        return weights, values
+
+    def seen(self, record: AttentionRecord, weights: Tensor, values: Tensor, product: Tensor, align: Align) -> None:
+        """Weights and values were multiplied; `align` brings the product's axes to (batch, head, query, width)."""
+
+    def decided(self, logits: Tensor) -> None:
+        """The decision logits, (batch, class), were made."""

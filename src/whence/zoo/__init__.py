@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from whence.core.inputs import Input
 from whence.core.wording import suggest
 from whence.zoo.example import Example
 
@@ -55,13 +56,16 @@ def examples(name: str, n: int = 10, seed: int = 0) -> list[Example]:
     return importlib.import_module(f"whence.zoo.{name}_data").examples(n, seed)
 
 
-def encoder(name: str, tokenizer: Any) -> Callable[[Any], dict[str, Any]] | None:
-    """The `encode=` of a model whose inputs no processor makes; None for the others."""
+def encoder(name: str, encode_text: Callable[[str], Input]) -> Callable[[Any], dict[str, Any]] | None:
+    """The `encode=` of a model whose inputs no processor makes; None for the others.
+
+    `encode_text` encodes a text with the model's tokenizer.
+    """
     if name != "shapes":
         return None
     from whence.zoo.shapes_data import encode
 
-    return functools.partial(encode, tokenizer=tokenizer)
+    return functools.partial(encode, encode_text=encode_text)
 
 
 def _sentences() -> list[Example]:

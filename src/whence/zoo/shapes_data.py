@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from whence.core import pictures
-from whence.model import encoding
+from whence.core.inputs import Input
+from whence.core.pictures import upright_rgb
 from whence.zoo.example import Example
 
 COLOURS = {
@@ -108,14 +108,16 @@ def draw(things: Sequence[Thing], rng: np.random.Generator) -> np.ndarray:
     return np.clip(picture, 0, 255).round().astype(np.uint8)
 
 
-def encode(raw: Any, tokenizer: Any) -> dict[str, Any]:
-    """A picture and a question as LXMERT takes them, for `whence.wrap(model, tokenizer, encode=...)`."""
+def encode(raw: Any, encode_text: Callable[[str], Input]) -> dict[str, Any]:
+    """A picture and a question as LXMERT takes them, for `whence.wrap(model, tokenizer, encode=...)`.
+
+    `encode_text` encodes the question; it is an argument because encoding text stands on a floor above this one.
+    """
     if not isinstance(raw, dict) or set(raw) != {"image", "text"}:
         came = f"the keys {', '.join(map(repr, raw))}" if isinstance(raw, dict) else f"a {type(raw).__name__}"
         raise ValueError(f"shapes takes a dict with the keys 'image' and 'text', but {came} came")
-    limit = tokenizer.model_max_length
-    text = encoding.encode(raw["text"], task="text-classification", processor=tokenizer, max_length=limit)
-    original = pictures.picture(raw["image"])
+    text = encode_text(raw["text"])
+    original = upright_rgb(raw["image"])
     picture = np.asarray(original.resize((GRID * CELL, GRID * CELL), Image.Resampling.BOX))
     return {
         "tensors": {**text.tensors, **visual(picture)},

@@ -34,9 +34,10 @@ def grad_sam(subject: Subject, batch: Batch, target: Aim, *, read: Literal["quer
         if read == "query":
             added[:, 0, rows] += product.sum(2) / batch.mask[:, keys].sum(1, keepdim=True)
         else:
-            real = batch.mask[:, rows].to(product.dtype)
-            stream = rows if len(batch.streams) > 1 else slice(None)  # of one stream, the rows may be a few
-            added[:, 0, keys] += (real[:, None] @ product)[:, 0] / batch.mask[:, stream].sum(1, keepdim=True)
+            queries = batch.mask[:, rows].to(product.dtype)
+            # On long inputs, which have one stream, `rows` are a few of its queries: the mean is over all of them.
+            stream = rows if len(batch.streams) > 1 else slice(None)
+            added[:, 0, keys] += (queries[:, None] @ product)[:, 0] / batch.mask[:, stream].sum(1, keepdim=True)
 
     fold = Fold(lambda deciding: _zeros(subject, batch)[:, None], tile, lambda state, added, queries: state + added)
     return folded(subject, batch, target, fold, ("attention_gradient", "deciding"))
@@ -119,11 +120,12 @@ def gae(subject: Subject, batch: Batch, target: Aim, *, normalise: bool = True, 
     off its own entry. R of every pair of streams is in the details when there are several.
     """
     if all(query == key for query, key in subject.anatomy(batch).connections):  # one stream, or towers that do not meet
-        fold = Fold(functools.partial(_started, subject, batch), _relevant, lambda state, added, queries: state + added)
+        start = functools.partial(_identity_and_rest, subject, batch)
+        fold = Fold(start, _self_attention_tile, lambda state, added, queries: state + added)
         return Explained(folded(subject, batch, target, fold, ("attention_gradient", "deciding"), "row", start_layer))
     trace = subject.trace(batch, target, ("attention_gradient", "deciding"))
     blocks = steps(subject, trace, start_layer)
-    relevance = _carried(blocks, batch, subject, normalise)
+    relevance = _relevance_of_pairs(blocks, batch, subject, normalise)
     scores = _zeros(subject, batch)
     for stream, rows in trace.deciding.items():
         chosen = (rows & batch.mask[:, batch.span(stream)]).to(scores.dtype)
@@ -131,17 +133,20 @@ def gae(subject: Subject, batch: Batch, target: Aim, *, normalise: bool = True, 
         for (query, key), rest in relevance.items():
             if query == stream:
                 scores[:, batch.span(key)] += (share[:, None] @ rest)[:, 0]
-    details = {f"R {query} {key}": _whole(rest, query, key, batch) for (query, key), rest in relevance.items()}
+    details = {f"R {query} {key}": _with_identity(rest, query, key, batch) for (query, key), rest in relevance.items()}
     return Explained(scores.masked_fill(~batch.mask, 0.0), details=details)
 
 
-def _started(subject: Subject, batch: Batch, deciding: dict[str, Tensor]) -> Tensor:
-    """The rows of I that are read, and of R - I, of which what is tiny beside I so keeps its digits."""
+def _identity_and_rest(subject: Subject, batch: Batch, deciding: dict[str, Tensor]) -> Tensor:
+    """The state that the fold starts from: the row of I that is read, and that of R - I, which is 0.
+
+    The two rows are kept apart because relevance that is tiny beside the 1 of I would lose its digits in the sum.
+    """
     start = reading(subject, batch, deciding, "row")
     return torch.cat([start, torch.zeros_like(start)], 1)
 
 
-def _relevant(
+def _self_attention_tile(
     state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
 ) -> None:
     """Rules 5 and 6, of the rows that are read: R += Abar R."""
@@ -152,39 +157,40 @@ def _relevant(
 Relevance = dict[tuple[str, str], Tensor]  # (query stream, key stream) -> R, or R - I within a stream
 
 
-def _carried(blocks: list[Record], batch: Batch, subject: Subject, normalise: bool) -> Relevance:
-    """Rules 6 to 11, first block to last; co-attention blocks that belong together use the matrices before both.
+def _relevance_of_pairs(blocks: list[Record], batch: Batch, subject: Subject, normalise: bool) -> Relevance:
+    """Rules 6 to 11, first block to last; both blocks of a co-attention step use the matrices from before the step.
 
-    Within a stream R - I is carried, which keeps its digits where it is tiny beside I.
+    Within a stream R - I is carried in place of R, because relevance that is tiny beside the 1 of I would lose its
+    digits in the sum.
     """
     streams, size = list(batch.streams), batch.lengths
     like = _zeros(subject, batch)
     rest = {(s, q): like.new_zeros(len(batch), size[s], size[q]) for s in streams for q in streams}
-    for group in _together(blocks):
+    for group in _co_attention_grouped(blocks):
         added: Relevance = {}
         for record in group:
-            s, q, maps = record.query, record.key, _positive(record).to(like.dtype)
+            s, q, maps = record.query, record.key, _positive(record).to(like.dtype)  # the paper's names of streams
             if s == q:
                 added |= {(s, other): maps @ rest[s, other] for other in streams}
                 added[s, s] = maps + added[s, s]
                 continue
-            own, others = (_normalised(rest[x, x], normalise) for x in (s, q))
-            added[s, q] = own.transpose(1, 2) @ maps @ others
+            of_queries, of_keys = (_normalised(rest[stream, stream], normalise) for stream in (s, q))
+            added[s, q] = of_queries.transpose(1, 2) @ maps @ of_keys
             added[s, s] = maps @ rest[q, s]
         for pair, matrix in added.items():
             rest[pair] = rest[pair] + matrix
     return rest
 
 
-def _whole(rest: Tensor, query: str, key: str, batch: Batch) -> list[Tensor]:
-    """R of every example, without padding."""
+def _with_identity(rest: Tensor, query: str, key: str, batch: Batch) -> list[Tensor]:
+    """R of every example without padding: within a stream, I is added to R - I."""
     matrices = rest + torch.eye(rest.shape[-1], dtype=rest.dtype, device=rest.device) if query == key else rest
     masks = zip(matrices, batch.streams[query], batch.streams[key], strict=True)
     return [matrix[rows][:, columns] for matrix, rows, columns in masks]
 
 
-def _together(blocks: list[Record]) -> list[list[Record]]:
-    """Two blocks that look at each other's streams, one after the other, are one step."""
+def _co_attention_grouped(blocks: list[Record]) -> list[list[Record]]:
+    """The blocks as steps: two neighbours of which each looks at the other's stream are one step of co-attention."""
     groups: list[list[Record]] = []
     for record in blocks:
         last = groups[-1][-1] if groups else None
@@ -209,5 +215,6 @@ def _positive(record: Record) -> Tensor:
 
 
 def _zeros(subject: Subject, batch: Batch) -> Tensor:
+    """Zeros for every feature, (batch, feature), in the precision in which scores are summed."""
     dtype = torch.float64 if subject.dtype == torch.float64 else torch.float32
     return torch.zeros(batch.mask.shape, dtype=dtype, device=batch.mask.device)

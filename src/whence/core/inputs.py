@@ -44,7 +44,7 @@ class Input(Storable):
 
 @dataclass(frozen=True)
 class Target(Storable):
-    """The scalar that is explained, by name; `whence.model.targets` computes it."""
+    """The scalar that is explained, by name; `targets.py` computes it."""
 
     kind: str = "logit"  # logit, probability, log_probability, log_odds, margin, contrast, function
     index: int | None = None  # class or token

@@ -42,8 +42,8 @@ def attention(
 
     `read`: "row" is what the deciding token attends to; "received", "received_sum" and "received_max" are the mean, sum
     and maximum over all queries of what a token receives; "column" is the attention paid to the deciding token.
-    `scores` takes what the softmax is given, which has a sign, in place of the weights that it makes; of those, tokens
-    receive from the queries that may see them.
+    `scores` reads the scores that the softmax is given, which have a sign, in place of the weights that it makes; a
+    token then receives only from the queries that may see it.
     """
     trace = subject.trace(batch, target, ("attention", "scores", "deciding") if scores else ("attention", "deciding"))
     layers = layer if isinstance(layer, list) else [layer]
@@ -115,7 +115,7 @@ def flow(
 
     Edges carry (1 - w) A + w I as in `rollout`, in units of 1 / `scale`, since the solver counts in whole numbers; the
     flows of a row are then divided by their sum. Several deciding tokens of a stream share its source equally. `matrix`
-    puts the flows from every token to each into the details.
+    puts the flows from every token to every other into the details.
     """
     from whence.methods.maxflow import Graph
 
@@ -190,7 +190,7 @@ def readers(subject: Subject, trace: Trace, batch: Batch, read: Read) -> Tensor:
 
 
 def reading(subject: Subject, batch: Batch, deciding: dict[str, Tensor], read: Read) -> Tensor:
-    """`readers`, given the positions that the output reads."""
+    """`readers`, given the positions that the output reads, stream -> (batch, token) bool."""
     size = batch.mask.shape[1]
     dtype = torch.float64 if subject.dtype == torch.float64 else torch.float32
     if read in ("received_max", "column"):

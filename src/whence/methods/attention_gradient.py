@@ -23,7 +23,7 @@ def grad_sam(subject: Subject, batch: Batch, target: Aim, *, read: Literal["quer
 
     `read="query"` is the paper's sum over keys, which scores the token that attends; "received" is the mean over
     queries, which scores the token that is attended to. In the last layer of a CLS classifier only the CLS row has a
-    gradient, so the first puts all of that layer's share on CLS, and the second spreads it over the keys.
+    gradient, so "query" puts all of that layer's share on CLS, and "received" spreads it over the keys.
     """
     depth = len(subject.anatomy(batch).connections)
 
@@ -90,11 +90,11 @@ def attention_x_gradient(
 def attcat(subject: Subject, batch: Batch, target: Aim) -> Tensor:
     """AttCAT: sum over layers of (h_i . dS/dh_i) times the mean attention that token i receives in that layer.
 
-    h is the state that enters a block; attention is averaged over heads and queries. Several streams: each by its own
-    self-attention.
+    h is the state that enters a block; attention is averaged over heads and queries. On a model of several streams, the
+    attention of a token is that of its own stream's self-attention.
     """
     trace = subject.trace(batch, target, ("attention", "gradient:*", "deciding"))
-    steps(subject, trace)
+    steps(subject, trace)  # an error where attention cannot be placed on the features
     scores = _zeros(subject, batch)
     for record in trace.attention:
         if record.query != record.key or record.layer not in trace.gradients:

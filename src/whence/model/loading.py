@@ -201,6 +201,7 @@ def _processor(place: str, task: str, trust: dict[str, Any]) -> Any:
 
 
 def _has_tokenizer_files(folder: Path) -> bool:
+    """Whether a folder holds a tokenizer's vocabulary, in any of its usual forms."""
     return any(file.name.startswith(_TOKENIZER_FILES) for file in folder.iterdir())
 
 

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import whence
 from families import family, fresh
+from whence.core.tasks import TASKS
 
 NAMES = ["bert", "vit", "gpt2", "t5", "clip"]
 WEIGHTS = "model.safetensors"
@@ -133,6 +134,23 @@ def test_a_type_that_there_is_not_is_refused(saved: Callable[[str], Path]) -> No
 def test_a_device_is_taken(saved: Callable[[str], Path]) -> None:
     assert whence.load(saved("bert"), device="cpu").device == torch.device("cpu")
     assert whence.load(saved("bert"), device="meta").device == torch.device("meta")
+
+
+def test_an_embedded_model_encodes_its_pictures_itself_and_is_given_what_encodes_text() -> None:
+    item = whence.load("shapes").encode(whence.zoo.examples("shapes", 1)[0].input)
+    assert set(item.streams) == {"text", "image"} and item.grid == (4, 4)
+    assert item.features[0] == "[CLS]" and item.features[-1] == "region 3,3"
+    with pytest.raises(ValueError, match=r"the text has \d+ tokens, \d+ more than the 32"):
+        whence.load("shapes").encode({"image": item.image, "text": "what colour is the circle ? " * 10})
+
+
+def test_transformers_has_what_the_table_of_tasks_names() -> None:
+    from transformers.models.auto import modeling_auto
+
+    for task in TASKS.values():
+        assert hasattr(getattr(transformers, task.processor), "from_pretrained")
+        assert all(getattr(modeling_auto, table) for table in task.heads)
+        assert all(any(part in name for name in dir(transformers)) for part in task.unlisted)
 
 
 # --- Weights ----------------------------------------------------------------------------------------------------------

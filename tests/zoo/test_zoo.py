@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,16 @@ def test_a_card_tells_the_facts(name: str) -> None:
     size = sum(file.stat().st_size for file in zoo.folder(name).iterdir()) / 1e6
     assert card["size_mb"] == pytest.approx(size, abs=0.2)  # the card itself is written after the size is taken
     assert card in whence.list_models()
+
+
+def test_examples_of_every_model_need_neither_torch_nor_the_floors_above() -> None:
+    code = (
+        "import sys; from whence import zoo; [zoo.examples(name, 1) for name in zoo.names()];"
+        "print(*(name for name in sys.modules if name == 'torch' or name.startswith('whence.')))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert "whence.zoo.shapes_data" in shown
+    assert [name for name in shown if not name.startswith(("whence.core", "whence.zoo"))] == []
 
 
 def test_an_unknown_model_is_told() -> None:

@@ -14,6 +14,8 @@ from PIL import Image
 from transformers import AutoTokenizer, LxmertForQuestionAnswering
 
 import whence
+from whence import zoo
+from whence.model.encoding import encode
 from whence.zoo import shapes_data as data
 
 FOLDER = Path(data.__file__).parent / "shapes"
@@ -29,7 +31,8 @@ def shipped() -> tuple[Any, Any]:
 @pytest.fixture(scope="module")
 def subject(shipped: tuple[Any, Any]) -> Any:
     model, tokenizer = shipped
-    return whence.wrap(model, tokenizer, encode=functools.partial(data.encode, tokenizer=tokenizer))
+    encode_text = functools.partial(encode, task="text-classification", processor=tokenizer, max_length=32)
+    return whence.wrap(model, tokenizer, encode=zoo.encoder("shapes", encode_text))
 
 
 def answers(shipped: tuple[Any, Any], asked: list[Asked]) -> list[str]:

@@ -8,7 +8,7 @@ from whence.core.inputs import Input
 
 
 def on_grid(x: Input, stream: str) -> bool:
-    """Whether the features of this stream lie on the input's grid: those of the picture, or of the only stream."""
+    """Whether the features of this stream lie on the input's grid: those of the picture, else of the first stream."""
     return x.grid is not None and stream == ("image" if "image" in x.streams else x.streams[0])
 
 
@@ -30,7 +30,10 @@ def patch_size(height: int, width: int, grid: tuple[int, int]) -> tuple[int, int
 
 
 def patches(x: Input) -> np.ndarray:
-    """The features that lie on the grid, row by row: those of the image, or all that are not special."""
+    """The numbers of the features that lie on the grid, row by row.
+
+    They are the features of the picture without special tokens, or of all streams where none is a picture.
+    """
     on_image = np.array([stream == "image" for stream in x.streams], dtype=bool)
     found = np.flatnonzero((on_image if on_image.any() else True) & ~x.special)
     if x.grid is None or not found.size:
@@ -49,10 +52,10 @@ def grid_scores(x: Input, scores: np.ndarray) -> np.ndarray:
 
 
 def heatmap(x: Input, scores: np.ndarray, original: bool = False, pixels: np.ndarray | None = None) -> np.ndarray:
-    """Scores over every pixel; 0 in the original where the model did not look.
+    """Scores over every pixel of the picture that the model saw, or of the original: (..., height, width).
 
-    A map of pixels, (..., height, width), is taken as it is; without one the scores of patches are spread bilinearly
-    between the centres of the patches.
+    `pixels` is a map of scores per pixel where a method gives one; without it the scores of patches are interpolated
+    between the centres of the patches. Pixels of the original that the model did not see are 0.
     """
     if not patches(x).size:
         raise ValueError("heatmap() needs the patches of a picture on a grid, but this input has no Input.grid")
@@ -71,17 +74,18 @@ def heatmap(x: Input, scores: np.ndarray, original: bool = False, pixels: np.nda
 
 
 def upsample(grid: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Bilinear, with the grid's cells spread evenly over the picture: corners are not aligned."""
+    """A grid interpolated to (..., height, width): a cell's value stands at the cell's centre, not at its corner."""
     down, across = (np.arange(height) + 0.5) / height, (np.arange(width) + 0.5) / width
     return _sample(_sample(grid, down, -2), across, -1)
 
 
 def _sample(grid: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
-    """Linear interpolation along one axis at places between 0 (its first edge) and 1 (its last edge)."""
+    """Linear interpolation along an axis (-1 or -2) at places between 0 (the first edge) and 1 (the last edge)."""
     count = grid.shape[axis]
-    centres = np.clip(places * count - 0.5, 0, count - 1)
-    low = np.floor(centres).astype(int)
-    share = (centres - low).astype(grid.dtype)[(slice(None), *(None,) * (-1 - axis))]
+    positions = np.clip(places * count - 0.5, 0, count - 1)  # in cells, from the centre of the first one
+    low = np.floor(positions).astype(int)
     high = np.minimum(low + 1, count - 1)
+    share = (positions - low).astype(grid.dtype)  # of the cell above
+    share = share[:, None] if axis == -2 else share  # so that it broadcasts along the other axis
     with np.errstate(invalid="ignore"):  # an infinite score spreads as NaN
         return np.take(grid, low, axis) * (1 - share) + np.take(grid, high, axis) * share

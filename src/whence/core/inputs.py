@@ -106,14 +106,16 @@ class Target(Storable):
 
 
 def check_axis(name: str, axis: str, found: int, expected: int) -> None:
+    """An error that names the axis on which something has another length than the input."""
     if found != expected:
         raise ValueError(f"{name} must have {expected} entries on the {axis} axis, as the input has, got {found}")
 
 
 def word_starts(x: Input) -> np.ndarray:
-    """The first feature of every word; what belongs to no word stands alone."""
+    """The number of the first feature of every word; a feature that belongs to no word counts as one."""
 
     def continues(i: int) -> bool:
+        """Whether feature i belongs to the word of the feature before."""
         if x.words[i] < 0 or x.special[i] or x.special[i - 1]:
             return False
         return (x.streams[i], x.parts[i], x.words[i]) == (x.streams[i - 1], x.parts[i - 1], x.words[i - 1])
@@ -122,7 +124,7 @@ def word_starts(x: Input) -> np.ndarray:
 
 
 def merged_words(x: Input, starts: np.ndarray) -> Input:
-    """The input with words as features; what the model is fed stays."""
+    """The input with words as features, which begin at the features `starts`; the model's tensors stay as they are."""
     merged = [_word(x, first, last) for first, last in zip(starts, [*starts[1:], len(x.features)], strict=True)]
     return replace(
         x,
@@ -137,7 +139,7 @@ def merged_words(x: Input, starts: np.ndarray) -> Input:
 
 
 def _word(x: Input, first: int, end: int) -> tuple[str, tuple[int, int]]:
-    """The original text of the features first..end-1, without spaces around it, and where it stands."""
+    """The original text of the features first..end-1, without spaces around it, and its offsets."""
     start, stop = int(x.offsets[first, 0]), int(x.offsets[end - 1, 1])
     if x.words[first] < 0:
         return x.features[first], (start, stop)

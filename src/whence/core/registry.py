@@ -57,7 +57,7 @@ class Record:
         return self.function(subject, batch, target, **options)
 
     def wanted(self, options: Mapping[str, Any]) -> frozenset[str]:
-        """The needs with the options filled in."""
+        """What a pass must record for this method with these options: its needs, `{at}` and the like filled in."""
         full = {name: option.default for name, option in self.options.items()} | dict(options)
         return frozenset(need.format(**full) for need in self.needs)
 
@@ -96,6 +96,7 @@ def metric(*, better: str, paper: str = "", family: str = "faithfulness") -> Cal
 
 
 def _add(kind: str, function: Callable[..., Any], **facts: Any) -> None:
+    """Make the record of a function: its keyword-only arguments are the options, its docstring gives the summary."""
     name = function.__name__
     known = _records[kind].get(name)
     if known and known.function.__module__ != function.__module__:

@@ -1,4 +1,4 @@
-"""The language of specs, such as `lrp(rules='ah')`: reading them, and what an option takes."""
+"""Specs such as `lrp(rules='ah')`: how they are read and written, and which values an option takes."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
 
 
 def same(a: Any, b: Any) -> bool:
+    """Whether two values of an option are equal and of one type: 1, 1.0 and True are different values."""
     try:
         return type(a) is type(b) and bool(a == b)
     except (ValueError, RuntimeError):  # arrays have no single truth value
@@ -35,11 +36,13 @@ def same(a: Any, b: Any) -> bool:
 
 
 def written(value: Any) -> str:
+    """A value of an option as a spec shows it: a literal, else the name of the function or type."""
     literal = isinstance(value, (str, int, float, bool, list, tuple, dict, type(None)))
     return repr(value) if literal else getattr(value, "__name__", f"<{type(value).__name__}>")
 
 
 def fits(value: Any, annotation: Any) -> bool:
+    """Whether an option with this annotation takes the value; an annotation that is not understood takes any."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is Any or annotation is inspect.Parameter.empty:
         return True
@@ -56,14 +59,15 @@ def fits(value: Any, annotation: Any) -> bool:
     if annotation is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if origin is not None and isinstance(origin, type) and issubclass(origin, (list, tuple)):
-        inner = [a for a in arguments if a is not Ellipsis]
-        return isinstance(value, (list, tuple)) and all(any(fits(v, a) for a in inner) for v in value)
+        of_items = [argument for argument in arguments if argument is not Ellipsis]
+        return isinstance(value, (list, tuple)) and all(any(fits(item, one) for one in of_items) for item in value)
     if origin is not None:
         return callable(value) if origin is typing.get_origin(Callable[..., Any]) else isinstance(value, origin)
     return isinstance(value, annotation) if isinstance(annotation, type) else True
 
 
 def describe(annotation: Any) -> str:
+    """What an option with this annotation takes, in words: `a whole number or None`."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(describe(part) for part in arguments)

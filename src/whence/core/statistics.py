@@ -1,4 +1,7 @@
-"""How sure a mean is, and whether two differ: no torch here, so that results can be read without it."""
+"""Means with their uncertainty, and tests of differences.
+
+NaN marks an example for which a value is not defined, as a metric of rationales for an example without a rationale.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import numpy as np
 
 
 def bootstrap(values: np.ndarray, seed: int = 0, draws: int = 1000) -> tuple[float, tuple[float, float] | None]:
-    """The mean of what is defined, and the 95 % interval of means of resampled examples; None for a single one."""
+    """The mean over examples that are not NaN, and its 95 % interval by resampling them; None for fewer than two."""
     known = values[~np.isnan(values)]
     if not len(known):
         return float("nan"), None
@@ -18,7 +21,7 @@ def bootstrap(values: np.ndarray, seed: int = 0, draws: int = 1000) -> tuple[flo
 
 
 def sign_flips(differences: np.ndarray, seed: int = 0, draws: int = 2000) -> float:
-    """Two-sided p of a mean difference of pairs, were their signs a matter of chance; not a number without a pair."""
+    """Two-sided p-value of a mean paired difference: how often random signs give one as large; NaN without pairs."""
     known = differences[~np.isnan(differences)]
     if not len(known):
         return float("nan")
@@ -30,7 +33,7 @@ def sign_flips(differences: np.ndarray, seed: int = 0, draws: int = 2000) -> flo
 
 
 def means_of(values: np.ndarray) -> np.ndarray:
-    """The mean of what is defined in each row; NaN where nothing is."""
+    """The mean of each row over the entries that are not NaN; NaN where a row has no others."""
     known = ~np.isnan(values)
     counts = known.sum(-1)
     sums = np.where(known, values, 0.0).sum(-1)
@@ -38,12 +41,15 @@ def means_of(values: np.ndarray) -> np.ndarray:
 
 
 def comparable_means(values: np.ndarray) -> np.ndarray:
-    """The means of rows over columns that are defined in all rows but empty ones; of each over its own if none is."""
+    """The means of rows over the same columns: those without NaN in every row, rows of nothing but NaN aside.
+
+    Where the rows share no such column, each mean is over the row's own entries that are not NaN.
+    """
     known = ~np.isnan(values)
     shared = known[known.any(1)].all(0)
     return means_of(values[:, shared] if shared.any() else values)
 
 
 def worth(values: np.ndarray, better: str) -> np.ndarray:
-    """Values so that the larger is the better, and what is not defined the worst."""
+    """Values turned so that larger is better: negated where lower is better, and NaN as the worst."""
     return np.nan_to_num(values if better == "higher" else -values, nan=-np.inf, neginf=-np.inf)

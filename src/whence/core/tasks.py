@@ -1,4 +1,4 @@
-"""The kinds of task: the named parts of an input, and the tables in which transformers lists their models."""
+"""The kinds of task: the named parts of their inputs, and where transformers has their models and processors."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Task:
-    """What a kind of model is given, and whether it writes tokens one after the other."""
+    """What a kind of model is given, whether it writes tokens one after the other, and how transformers calls it."""
 
     required: tuple[str, ...] = ()  # named parts of an input
     optional: tuple[str, ...] = ()
     generates: bool = False
-    heads: tuple[str, ...] = ()  # tables of transformers.models.auto.modeling_auto
+    heads: tuple[str, ...] = ()  # tables of transformers.models.auto.modeling_auto that list the classes of models
+    unlisted: tuple[str, ...] = ()  # what the names of classes contain that no table lists
+    processor: str = "AutoTokenizer"  # the class of transformers that loads what encodes the inputs
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -22,7 +24,9 @@ class Task:
 
 TASKS = {
     "text-classification": Task(("text",), ("pair",), heads=("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",)),
-    "image-classification": Task(("image",), heads=("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",)),
+    "image-classification": Task(
+        ("image",), heads=("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",), processor="AutoImageProcessor"
+    ),
     "seq2seq-lm": Task(
         ("source",), ("output",), generates=True, heads=("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",)
     ),
@@ -33,8 +37,11 @@ TASKS = {
             "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES",
             "MODEL_FOR_VISUAL_QUESTION_ANSWERING_MAPPING_NAMES",
         ),
+        unlisted=("ImageAndTextRetrieval",),
+        processor="AutoProcessor",
     ),
     "module": Task(),  # a plain torch module: its own encoder makes its inputs
 }
 NAMES = tuple(TASKS)
 PARTS = tuple(dict.fromkeys(part for task in TASKS.values() for part in task.parts))  # columns of a table of inputs
+GENERATED_PARTS = tuple(part for task in TASKS.values() if task.generates for part in task.optional)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def suggest(name: str, known: Iterable[object]) -> str:
-    """`did you mean ...` where a known name is near, else the list of all that there are."""
+    """The end of an error about an unknown name: `did you mean 'lrp'?` where a known name is near, else all names."""
     names = sorted(map(str, known))
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if near:
@@ -16,10 +16,10 @@ def suggest(name: str, known: Iterable[object]) -> str:
 
 
 def quoted(names: Iterable[object]) -> str:
-    """`'a', 'b'`"""
+    """Names in quotation marks with commas between them: `'a', 'b'`."""
     return ", ".join(repr(name) for name in names)
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 example`, `3 examples`"""
+    """A number with its noun in the singular or plural: `1 example`, `3 examples`."""
     return f"{number} {noun}{'s' * (number != 1)}"

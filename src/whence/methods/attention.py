@@ -24,7 +24,7 @@ from whence.propagation.long_inputs import Fold, fold_attention
 
 Heads = Literal["mean", "max", "min", "sum"] | int | list[int]
 Read = Literal["row", "received", "received_sum", "received_max", "column"]
-ONE_ROW = ("row", "received", "received_sum")  # what one row of state can read
+ONE_ROW = ("row", "received", "received_sum")  # ways to read for which a fold carries a single row of state
 
 
 @method(family="attention", signed=False, needs=("attention", "deciding"), paper="arXiv:1706.03762")
@@ -42,24 +42,25 @@ def attention(
 
     `read`: "row" is what the deciding token attends to; "received", "received_sum" and "received_max" are the mean, sum
     and maximum over all queries of what a token receives; "column" is the attention paid to the deciding token.
-    `scores` takes what the softmax is given, which has a sign, in place of the weights that it makes; of those, tokens
-    receive from the queries that may see them.
+    `scores` reads the scores that the softmax is given, which have a sign, in place of the weights that it makes; a
+    token then receives only from the queries that may see it.
     """
     trace = subject.trace(batch, target, ("scores",) if scores else ())
     layers = layer if isinstance(layer, list) else [layer]
     if not layers:
         raise ValueError("attention: layer takes a number or a list of at least one, not []")
-    found: dict[str, Tensor] = {}
+    by_stream: dict[str, Tensor] = {}
     sinks = []
-    for records in _connections(subject, trace):
-        chosen = [_numbered(records, number, subject) for number in layers]
-        taken = [record.scores if scores else record.weights for record in chosen]
-        maps = torch.stack([reduced(one, heads) for one in taken]).mean(0)  # (batch, query, key)
-        seen = torch.stack([(one != 0).any(1) | (not scores) for one in taken]).any(0)  # a weight of 0 counts
-        found[records[0].key] = _read(maps, seen, records[0], trace, batch, read)
+    for records in _by_key_stream(subject, trace):
+        chosen = [_of_layer(records, number, subject) for number in layers]
+        values = [record.scores if scores else record.weights for record in chosen]  # (batch, head, query, key) each
+        maps = torch.stack([reduced(one, heads) for one in values]).mean(0)  # (batch, query, key)
+        # A score of 0 in every head marks a masked pair; a weight of 0 is a weight like any other.
+        counts = torch.stack([(one != 0).any(1) | (not scores) for one in values]).any(0)
+        by_stream[records[0].key] = _read_map(maps, counts, records[0], trace, batch, read)
         sink = torch.stack([record.sink.mean(1) for record in chosen]).mean(0)  # (batch, query)
-        sinks.append(_mean(sink[..., None], trace.deciding[records[0].query] & real(records[0], batch))[:, 0])
-    return Explained(subject.on_features(batch, found), details=_sink(torch.stack(sinks).amax(0)))
+        sinks.append(_mean_of_rows(sink[..., None], trace.deciding[records[0].query] & real(records[0], batch))[:, 0])
+    return Explained(subject.on_features(batch, by_stream), details=_sink_details(torch.stack(sinks).amax(0)))
 
 
 @method(family="attention", signed=False, needs=("attention", "deciding"), paper="arXiv:2005.00928")
@@ -94,8 +95,8 @@ def rollout(
         return added
 
     fold = Fold(lambda deciding: reading(subject, batch, deciding, read), tile, merge)
-    lean = heads == "mean" and not discard and read in ONE_ROW
-    return folded(subject, batch, target, fold, read, start_layer, lean=lean)
+    in_tiles = heads == "mean" and not discard and read in ONE_ROW  # other options need whole maps
+    return folded(subject, batch, target, fold, read, start_layer, in_tiles=in_tiles)
 
 
 @method(family="attention", signed=False, needs=("attention", "deciding"), paper="arXiv:2005.00928")
@@ -114,7 +115,7 @@ def flow(
 
     Edges carry (1 - w) A + w I as in `rollout`, in units of 1 / `scale`, since the solver counts in whole numbers; the
     flows of a row are then divided by their sum. Several deciding tokens of a stream share its source equally. `matrix`
-    puts the flows from every token to each into the details.
+    puts the flows from every token to every other into the details.
     """
     from whence.methods.maxflow import Graph
 
@@ -144,7 +145,7 @@ def steps(subject: Subject, trace: Trace, start_layer: int = 0) -> list[Attentio
     depth = 1 + max(record.layer for record in trace.attention)
     if not 0 <= start_layer < depth:
         raise ValueError(f"start_layer={start_layer} is out of range: {subject.name} has {depth} layers, from 0")
-    _check_whole(subject, trace)
+    _check_spans_inputs(subject, trace)
     return [record for record in trace.attention if record.layer >= start_layer]
 
 
@@ -156,12 +157,16 @@ def folded(
     read: Read = "row",
     start_layer: int = 0,
     *,
-    lean: bool = True,
+    in_tiles: bool = True,
 ) -> Tensor:
-    """What a fold over all attention comes to, read as scores: (batch, feature); long inputs are not kept in memory."""
-    found = fold_attention(subject, batch, target, fold, start_layer) if lean else None
-    if found is not None:
-        return found[:, -1].masked_fill(~batch.mask, 0.0)
+    """The scores (batch, feature) of a fold over all attention blocks, last to first.
+
+    `in_tiles` says that the fold may be given attention a head and some rows at a time; the subject then does so for
+    long inputs, whose attention would not fit into memory.
+    """
+    state = fold_attention(subject, batch, target, fold, start_layer) if in_tiles else None
+    if state is not None:
+        return state[:, -1].masked_fill(~batch.mask, 0.0)
     trace = subject.trace(batch, target)
     blocks = steps(subject, trace, start_layer)
     state = fold.start(trace.deciding)
@@ -175,13 +180,16 @@ def folded(
 
 
 def readers(subject: Subject, trace: Trace, batch: Batch, read: Read) -> Tensor:
-    """Rows that read a product of steps from the left: (batch, row, feature); one row for all that is linear."""
-    _check_whole(subject, trace)
+    """The rows that a product of steps is multiplied by from the left, to read it: (batch, row, feature).
+
+    One row is enough for every way to read that is linear; the others need every row of the identity.
+    """
+    _check_spans_inputs(subject, trace)
     return reading(subject, batch, trace.deciding, read)
 
 
 def reading(subject: Subject, batch: Batch, deciding: dict[str, Tensor], read: Read) -> Tensor:
-    """`readers`, given the positions that the output reads."""
+    """`readers`, given the positions that the output reads, stream -> (batch, token) bool."""
     size = batch.mask.shape[1]
     dtype = subject.accumulation
     if read in ("received_max", "column"):
@@ -196,21 +204,21 @@ def reading(subject: Subject, batch: Batch, deciding: dict[str, Tensor], read: R
 
 
 def finished(state: Tensor, batch: Batch, trace: Trace, read: Read) -> Tensor:
-    """What was read, to scores: (batch, row, feature) to (batch, feature)."""
+    """The rows that were multiplied through all steps, (batch, row, feature), to scores, (batch, feature)."""
     if read == "received_max":
         scores = state.masked_fill(~batch.mask[:, :, None], 0.0).amax(1)
     elif read == "column":
         deciding = torch.zeros_like(batch.mask)
         for stream, rows in trace.deciding.items():
             deciding[:, batch.span(stream)] = rows
-        scores = _mean(state.transpose(1, 2), deciding & batch.mask)
+        scores = _mean_of_rows(state.transpose(1, 2), deciding & batch.mask)
     else:
         scores = state[:, -1]
     return scores.masked_fill(~batch.mask, 0.0)
 
 
 def reduced(weights: Tensor, heads: Heads) -> Tensor:
-    """(batch, head, query, key) to (batch, query, key)."""
+    """Attention with its heads reduced to one map: (batch, head, query, key) to (batch, query, key)."""
     if isinstance(heads, (int, list)):
         chosen = [heads] if isinstance(heads, int) else heads
         if not chosen or not all(-weights.shape[1] <= head < weights.shape[1] for head in chosen):
@@ -226,9 +234,9 @@ def real(record: AttentionRecord, batch: Batch) -> Tensor:
     return batch.mask[:, batch.span(record.query)]
 
 
-def _connections(subject: Subject, trace: Trace) -> Iterable[list[AttentionRecord]]:
+def _by_key_stream(subject: Subject, trace: Trace) -> Iterable[list[AttentionRecord]]:
     """For each stream of keys, the blocks through which the deciding streams look at it, first to last."""
-    _check_whole(subject, trace)
+    _check_spans_inputs(subject, trace)
     groups: dict[str, list[AttentionRecord]] = {}
     for record in trace.attention:
         if record.query in trace.deciding:
@@ -236,7 +244,8 @@ def _connections(subject: Subject, trace: Trace) -> Iterable[list[AttentionRecor
     return groups.values()
 
 
-def _check_whole(subject: Subject, trace: Trace) -> None:
+def _check_spans_inputs(subject: Subject, trace: Trace) -> None:
+    """An error where attention is within windows, or the output does not depend on any attention over the inputs."""
     if any(not record.query for record in trace.attention):
         raise ValueError(
             f"{subject.name} attends within windows, not over the whole sequence, so attention weights cannot be "
@@ -246,50 +255,51 @@ def _check_whole(subject: Subject, trace: Trace) -> None:
         raise ValueError(f"{subject.name} reads no attention that spans its inputs; use a gradient method")
 
 
-def _numbered(records: list[AttentionRecord], number: int, subject: Subject) -> AttentionRecord:
+def _of_layer(records: list[AttentionRecord], number: int, subject: Subject) -> AttentionRecord:
+    """The record of a layer, counted from the last one where the number is negative."""
     if not -len(records) <= number < len(records):
         raise ValueError(f"layer {number} is out of range: {subject.name} has {len(records)} layers here, from 0")
     return records[number]
 
 
-def _read(maps: Tensor, seen: Tensor, record: AttentionRecord, trace: Trace, batch: Batch, read: Read) -> Tensor:
-    """(batch, query, key) to (batch, key); `seen` are the cells that count."""
+def _read_map(maps: Tensor, counts: Tensor, record: AttentionRecord, trace: Trace, batch: Batch, read: Read) -> Tensor:
+    """Maps (batch, query, key) read as scores (batch, key); `counts` marks the pairs that are not masked."""
     queries = real(record, batch)
     if read == "row":
-        return _mean(maps, trace.deciding[record.query] & queries)
+        return _mean_of_rows(maps, trace.deciding[record.query] & queries)
     if read == "column":
         if record.query != record.key:
             raise ValueError("read='column' needs queries and keys of one stream; use read='row' or 'received' here")
-        return _mean(maps.transpose(1, 2), trace.deciding[record.query] & queries)
-    seen = seen & queries[:, :, None]
+        return _mean_of_rows(maps.transpose(1, 2), trace.deciding[record.query] & queries)
+    counts = counts & queries[:, :, None]
     if read == "received_max":  # scores before the softmax may all be below 0
-        return maps.masked_fill(~seen, float("-inf")).amax(1).masked_fill(~seen.any(1), 0.0)
-    total = maps.masked_fill(~seen, 0.0).sum(1)
-    return total / seen.sum(1).clamp(min=1) if read == "received" else total
+        return maps.masked_fill(~counts, float("-inf")).amax(1).masked_fill(~counts.any(1), 0.0)
+    total = maps.masked_fill(~counts, 0.0).sum(1)
+    return total / counts.sum(1).clamp(min=1) if read == "received" else total
 
 
-def _mean(maps: Tensor, rows: Tensor) -> Tensor:
+def _mean_of_rows(maps: Tensor, rows: Tensor) -> Tensor:
     """The mean of the chosen rows: (batch, query, key), (batch, query) to (batch, key)."""
     chosen = rows.to(maps.dtype)
     return (chosen[:, :, None] * maps).sum(1) / chosen.sum(1, keepdim=True)
 
 
-def _sink(share: Tensor) -> dict[str, Tensor]:
-    """The share of the row that a learned sink took, where there is one."""
+def _sink_details(share: Tensor) -> dict[str, Tensor]:
+    """The share of the row's attention that a learned sink took, for the details; nothing where there is no sink."""
     return {"sink": share} if share.amax() > 1e-3 else {}
 
 
 def _discarded(maps: Tensor, share: float, queries: slice, keys: slice, batch: Batch) -> Tensor:
-    """Maps without their smallest entries, rows filled up to what they summed to."""
+    """Maps without the `share` of their entries that is smallest; rows are scaled to the sums they had before."""
     if not 0 <= share < 1:
         raise ValueError(f"discard must be at least 0 and less than 1, not {share}")
     if not share:
         return maps
-    seen = batch.mask[:, queries, None] & batch.mask[:, None, keys]
+    not_padding = batch.mask[:, queries, None] & batch.mask[:, None, keys]
     kept = maps.clone()
-    for row, (entries, cells) in enumerate(zip(maps, seen, strict=True)):
-        count = int(share * int(cells.sum()))
-        if count:
-            kept[row].masked_fill_(entries <= entries[cells].kthvalue(count).values, 0.0)
-    lost = kept.sum(-1, keepdim=True)
-    return torch.where(lost > 0, kept * maps.sum(-1, keepdim=True) / lost.clamp(min=1e-12), maps)
+    for example, (entries, counts) in enumerate(zip(maps, not_padding, strict=True)):
+        number = int(share * int(counts.sum()))
+        if number:
+            kept[example].masked_fill_(entries <= entries[counts].kthvalue(number).values, 0.0)
+    remaining = kept.sum(-1, keepdim=True)
+    return torch.where(remaining > 0, kept * maps.sum(-1, keepdim=True) / remaining.clamp(min=1e-12), maps)

@@ -23,7 +23,7 @@ def grad_sam(subject: Subject, batch: Batch, target: Aim, *, read: Literal["quer
 
     `read="query"` is the paper's sum over keys, which scores the token that attends; "received" is the mean over
     queries, which scores the token that is attended to. In the last layer of a CLS classifier only the CLS row has a
-    gradient, so the first puts all of that layer's share on CLS, and the second spreads it over the keys.
+    gradient, so "query" puts all of that layer's share on CLS, and "received" spreads it over the keys.
     """
     depth = len(subject.structure(batch).connections)
 
@@ -34,9 +34,10 @@ def grad_sam(subject: Subject, batch: Batch, target: Aim, *, read: Literal["quer
         if read == "query":
             added[:, 0, rows] += product.sum(2) / batch.mask[:, keys].sum(1, keepdim=True)
         else:
-            real = batch.mask[:, rows].to(product.dtype)
-            stream = rows if len(batch.streams) > 1 else slice(None)  # of one stream, the rows may be a few
-            added[:, 0, keys] += (real[:, None] @ product)[:, 0] / batch.mask[:, stream].sum(1, keepdim=True)
+            queries = batch.mask[:, rows].to(product.dtype)
+            # On long inputs, which have one stream, `rows` are a few of its queries: the mean is over all of them.
+            stream = rows if len(batch.streams) > 1 else slice(None)
+            added[:, 0, keys] += (queries[:, None] @ product)[:, 0] / batch.mask[:, stream].sum(1, keepdim=True)
 
     fold = Fold(lambda deciding: _zeros(subject, batch)[:, None], tile, lambda state, added, queries: state + added)
     return folded(subject, batch, target, fold)
@@ -88,11 +89,11 @@ def attention_x_gradient(
 def attcat(subject: Subject, batch: Batch, target: Aim) -> Tensor:
     """AttCAT: sum over layers of (h_i . dS/dh_i) times the mean attention that token i receives in that layer.
 
-    h is the state that enters a block; attention is averaged over heads and queries. Several streams: each by its own
-    self-attention.
+    h is the state that enters a block; attention is averaged over heads and queries. On a model of several streams, the
+    attention of a token is that of its own stream's self-attention.
     """
     trace = subject.trace(batch, target)
-    steps(subject, trace)
+    steps(subject, trace)  # an error where attention cannot be placed on the features
     scores = _zeros(subject, batch)
     for record in trace.attention:
         if record.query != record.key or record.layer not in trace.gradients:
@@ -120,11 +121,12 @@ def gae(subject: Subject, batch: Batch, target: Aim, *, normalise: bool = True, 
     if all(
         query == key for query, key in subject.structure(batch).connections
     ):  # one stream, or towers that do not meet
-        fold = Fold(functools.partial(_started, subject, batch), _relevant, lambda state, added, queries: state + added)
+        start = functools.partial(_identity_and_rest, subject, batch)
+        fold = Fold(start, _self_attention_tile, lambda state, added, queries: state + added)
         return Explained(folded(subject, batch, target, fold, "row", start_layer))
     trace = subject.trace(batch, target)
     blocks = steps(subject, trace, start_layer)
-    relevance = _carried(blocks, batch, subject, normalise)
+    relevance = _relevance_of_pairs(blocks, batch, subject, normalise)
     scores = _zeros(subject, batch)
     for stream, rows in trace.deciding.items():
         chosen = (rows & batch.mask[:, batch.span(stream)]).to(scores.dtype)
@@ -132,17 +134,20 @@ def gae(subject: Subject, batch: Batch, target: Aim, *, normalise: bool = True, 
         for (query, key), rest in relevance.items():
             if query == stream:
                 scores[:, batch.span(key)] += (share[:, None] @ rest)[:, 0]
-    details = {f"R {query} {key}": _whole(rest, query, key, batch) for (query, key), rest in relevance.items()}
+    details = {f"R {query} {key}": _with_identity(rest, query, key, batch) for (query, key), rest in relevance.items()}
     return Explained(scores.masked_fill(~batch.mask, 0.0), details=details)
 
 
-def _started(subject: Subject, batch: Batch, deciding: dict[str, Tensor]) -> Tensor:
-    """The rows of I that are read, and of R - I, of which what is tiny beside I so keeps its digits."""
+def _identity_and_rest(subject: Subject, batch: Batch, deciding: dict[str, Tensor]) -> Tensor:
+    """The state that the fold starts from: the row of I that is read, and that of R - I, which is 0.
+
+    The two rows are kept apart because relevance that is tiny beside the 1 of I would lose its digits in the sum.
+    """
     start = reading(subject, batch, deciding, "row")
     return torch.cat([start, torch.zeros_like(start)], 1)
 
 
-def _relevant(
+def _self_attention_tile(
     state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
 ) -> None:
     """Rules 5 and 6, of the rows that are read: R += Abar R."""
@@ -153,39 +158,40 @@ def _relevant(
 Relevance = dict[tuple[str, str], Tensor]  # (query stream, key stream) -> R, or R - I within a stream
 
 
-def _carried(blocks: list[AttentionRecord], batch: Batch, subject: Subject, normalise: bool) -> Relevance:
-    """Rules 6 to 11, first block to last; co-attention blocks that belong together use the matrices before both.
+def _relevance_of_pairs(blocks: list[AttentionRecord], batch: Batch, subject: Subject, normalise: bool) -> Relevance:
+    """Rules 6 to 11, first block to last; both blocks of a co-attention step use the matrices from before the step.
 
-    Within a stream R - I is carried, which keeps its digits where it is tiny beside I.
+    Within a stream R - I is carried in place of R, because relevance that is tiny beside the 1 of I would lose its
+    digits in the sum.
     """
     streams, size = list(batch.streams), batch.lengths
     like = _zeros(subject, batch)
     rest = {(s, q): like.new_zeros(len(batch), size[s], size[q]) for s in streams for q in streams}
-    for group in _together(blocks):
+    for group in _co_attention_grouped(blocks):
         added: Relevance = {}
         for record in group:
-            s, q, maps = record.query, record.key, _positive(record).to(like.dtype)
+            s, q, maps = record.query, record.key, _positive(record).to(like.dtype)  # the paper's names of streams
             if s == q:
                 added |= {(s, other): maps @ rest[s, other] for other in streams}
                 added[s, s] = maps + added[s, s]
                 continue
-            own, others = (_normalised(rest[x, x], normalise) for x in (s, q))
-            added[s, q] = own.transpose(1, 2) @ maps @ others
+            of_queries, of_keys = (_normalised(rest[stream, stream], normalise) for stream in (s, q))
+            added[s, q] = of_queries.transpose(1, 2) @ maps @ of_keys
             added[s, s] = maps @ rest[q, s]
         for pair, matrix in added.items():
             rest[pair] = rest[pair] + matrix
     return rest
 
 
-def _whole(rest: Tensor, query: str, key: str, batch: Batch) -> list[Tensor]:
-    """R of every example, without padding."""
+def _with_identity(rest: Tensor, query: str, key: str, batch: Batch) -> list[Tensor]:
+    """R of every example without padding: within a stream, I is added to R - I."""
     matrices = rest + torch.eye(rest.shape[-1], dtype=rest.dtype, device=rest.device) if query == key else rest
     masks = zip(matrices, batch.streams[query], batch.streams[key], strict=True)
     return [matrix[rows][:, columns] for matrix, rows, columns in masks]
 
 
-def _together(blocks: list[AttentionRecord]) -> list[list[AttentionRecord]]:
-    """Two blocks that look at each other's streams, one after the other, are one step."""
+def _co_attention_grouped(blocks: list[AttentionRecord]) -> list[list[AttentionRecord]]:
+    """The blocks as steps: two neighbours of which each looks at the other's stream are one step of co-attention."""
     groups: list[list[AttentionRecord]] = []
     for record in blocks:
         last = groups[-1][-1] if groups else None
@@ -210,4 +216,5 @@ def _positive(record: AttentionRecord) -> Tensor:
 
 
 def _zeros(subject: Subject, batch: Batch) -> Tensor:
+    """Zeros for every feature, (batch, feature), in the precision in which scores are summed."""
     return torch.zeros(batch.mask.shape, dtype=subject.accumulation, device=batch.mask.device)

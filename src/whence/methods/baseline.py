@@ -1,4 +1,4 @@
-"""What any explanation must beat."""
+"""The baseline that any explanation must beat: random scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whence.model.targets import Aim
 @method(family="baseline", signed=False)
 def random(subject: Subject, batch: Batch, target: Aim) -> Tensor:
     """Uniform random scores in [0, 1): the baseline that a method must beat."""
-    subject.values(batch, target)
+    subject.values(batch, target)  # f(x), and the target where it was left open, are part of every result
     scores = torch.zeros(batch.mask.shape)
     for row, (generator, mask) in enumerate(zip(batch.generators(), batch.mask.cpu(), strict=True)):
         scores[row, mask] = torch.from_numpy(generator.random(int(mask.sum()))).float()

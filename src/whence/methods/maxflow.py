@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
-Step = tuple[np.ndarray, slice, slice]  # weights (query, key) that leave a token, where queries and keys lie
+Step = tuple[np.ndarray, slice, slice]  # weights (query, key), and the features that the queries and keys are
 
 
 class Graph:
@@ -32,24 +32,26 @@ class Graph:
             self._add((level + 1) * self.size + i, level * self.size + j, matrix[i, j])
 
     def _add(self, tails: np.ndarray, heads: np.ndarray, capacities: np.ndarray) -> None:
+        """Add edges from the nodes `tails` to the nodes `heads`."""
         self._tails.append(tails)
         self._heads.append(heads)
         self._capacities.append(np.round(capacities * self.scale).astype(np.int32))
 
     def row(self, start: np.ndarray) -> np.ndarray:
         """The greatest flow from the deciding tokens, which each give their share, to each input token: (feature,)."""
-        source, begin = (self.depth + 1) * self.size, np.flatnonzero(start)
-        self._add(np.full(len(begin), source), self.depth * self.size + begin, start[begin])
-        return self._flows(self._built(), source)
+        source, deciding = (self.depth + 1) * self.size, np.flatnonzero(start)
+        self._add(np.full(len(deciding), source), self.depth * self.size + deciding, start[deciding])
+        return self._flows(self._matrix_of_edges(), source)
 
     def matrix(self) -> np.ndarray:
         """The greatest flow from every token to each: (feature, feature)."""
-        graph, found = self._built(), np.zeros((self.size, self.size))
+        graph, flows = self._matrix_of_edges(), np.zeros((self.size, self.size))
         for token in self.real:
-            found[token] = self._flows(graph, self.depth * self.size + int(token))
-        return found
+            flows[token] = self._flows(graph, self.depth * self.size + int(token))
+        return flows
 
-    def _built(self) -> csr_array:
+    def _matrix_of_edges(self) -> csr_array:
+        """All edges as scipy takes them; one node more than tokens is the source of `row`."""
         nodes = (self.depth + 1) * self.size + 1
         places = (np.concatenate(self._tails), np.concatenate(self._heads))
         graph = csr_array((np.concatenate(self._capacities), places), shape=(nodes, nodes))
@@ -57,7 +59,8 @@ class Graph:
         return graph
 
     def _flows(self, graph: csr_array, source: int) -> np.ndarray:
-        found = np.zeros(self.size)
+        """The greatest flow from a node to each input token: (feature,)."""
+        flows = np.zeros(self.size)
         for token in self.real:
-            found[token] = maximum_flow(graph, source, int(token)).flow_value / self.scale
-        return found
+            flows[token] = maximum_flow(graph, source, int(token)).flow_value / self.scale
+        return flows

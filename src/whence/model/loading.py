@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ from torch import Tensor, nn
 from whence import zoo
 from whence.core import tasks
 from whence.core.wording import suggest
+from whence.model import encoding
 from whence.model.subject import Subject
 
-_TOKENIZER_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "source.spm", "merges")
+_TOKENIZER_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "source.spm", "merges")  # begin the files' names
 
 
 def wrap(
@@ -37,79 +40,105 @@ def wrap(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"wrap takes a torch module, not {type(model).__name__}; whence.load takes names and folders")
-    task = task or _task(model, processor, encode)
+    task = task or ("module" if encode is not None else _task_of(model))
     if task not in tasks.NAMES:
         raise ValueError(f"unknown task {task!r}; {suggest(task, tasks.NAMES)}")
     if task == "module" and encode is None:
+        known = ", ".join(name for name in tasks.NAMES if name != "module")
         raise ValueError(
             f"{type(model).__name__} is not a model whose inputs are known; pass encode=function, which turns a raw "
-            "example into the module's tensors and feature names, or task= one of " + ", ".join(tasks.NAMES[:-1])
+            f"example into the module's tensors and feature names, or task= one of {known}"
         )
-    word = next((n for n, m in model.named_modules() if m is embedding or n == embedding), None)
-    if embedding is not None and word is None:
-        raise ValueError(f"embedding={embedding!r} is no module of {type(model).__name__}; give its name or the module")
-    if labels is None:
-        named = getattr(getattr(model, "config", None), "id2label", None)
-        labels = [str(named[key]) for key in sorted(named)] if named and not tasks.TASKS[task].generates else None
+    word_embedding = _module_name(model, embedding)
     if hasattr(model, "logit_scale") and output is None and task == "image-text":
-        labels = ("similarity",)
-    return Subject(model, processor, task=task, labels=labels, encode=encode, output=output, embedding=word, name=name)
+        labels = ("similarity",)  # of picture and text: the only logit that such a model has
+    elif labels is None:
+        labels = _labels_of(model, task)
+    return Subject(
+        model, processor, task=task, labels=labels, encode=encode, output=output, embedding=word_embedding, name=name
+    )
 
 
 def load(name: str | Path, *, device: str | None = None, dtype: Any = None, trust_remote_code: bool = False) -> Subject:
     """A Subject by name: an embedded model, a folder, or a hub id. Weights are read from safetensors only."""
-    embedded = str(name) if str(name) in zoo.names() else None
-    place = str(zoo.folder(embedded)) if embedded else os.path.expanduser(name)
-    if not Path(place).is_dir() and ("\\" in place or place.startswith((".", "/", "~"))):
-        raise FileNotFoundError(f"there is no folder {place!r}; give a folder with config.json, or a hub id")
-    near = difflib.get_close_matches(place, zoo.names(), n=1, cutoff=0.8)
-    if near and not embedded and not Path(place).exists():  # before a hub is asked for it
-        raise FileNotFoundError(f"there is no model {place!r}; did you mean {near[0]!r}?")
-    options: dict[str, Any] = {"trust_remote_code": True} if trust_remote_code else {}
-    model = _model(place, options | ({} if dtype is None else {"dtype": dtype}))
-    task = _task(model, None, None)
-    processor = _processor(place, task, options)
-    encode = zoo.encoder(embedded, processor) if embedded else None
+    embedded = str(name) in zoo.names()
+    place = str(zoo.folder(str(name))) if embedded else os.path.expanduser(name)
+    if not embedded:
+        _check_place(place)
+    trust = {"trust_remote_code": True} if trust_remote_code else {}
+    model = _model(place, trust, {} if dtype is None else {"dtype": dtype})
+    task = _task_of(model)
+    processor = _processor(place, task, trust)
+    encode = zoo.encoder(str(name), _text_encoder(processor)) if embedded else None
     return wrap(model.to(device) if device else model, processor, task=task, encode=encode, name=Path(place).name)
 
 
-def _model(place: str, options: dict[str, Any]) -> Any:
-    """The model of a folder or hub id, with every weight it needs, in eval mode; one sentence where that fails."""
-    import transformers
+# --- what is known of a model in memory -------------------------------------------------------------------------------
 
+
+def _task_of(model: nn.Module) -> str:
+    """The task of a model, from the table in which transformers lists its class; "module" for any other."""
+    try:
+        from transformers.models.auto import modeling_auto
+    except ImportError:
+        return "module"
+    classes = {parent.__name__ for parent in type(model).__mro__}
+    for name, task in tasks.TASKS.items():
+        for table in task.heads:
+            entries = getattr(modeling_auto, table, {}).values()  # a class's name, or several
+            listed = {one for entry in entries for one in (entry if isinstance(entry, tuple) else (entry,))}
+            if classes & listed:
+                return name
+    own = type(model).__name__
+    return next((name for name, task in tasks.TASKS.items() if any(part in own for part in task.unlisted)), "module")
+
+
+def _labels_of(model: nn.Module, task: str) -> list[str] | None:
+    """The names of the classes in the model's config; None for models that predict tokens."""
+    names = getattr(getattr(model, "config", None), "id2label", None)
+    return [str(names[key]) for key in sorted(names)] if names and not tasks.TASKS[task].generates else None
+
+
+def _module_name(model: nn.Module, module: str | nn.Module | None) -> str | None:
+    """The name of the word embedding, which is given by name or as the module itself."""
+    found = next((name for name, one in model.named_modules() if one is module or name == module), None)
+    if module is not None and found is None:
+        raise ValueError(f"embedding={module!r} is no module of {type(model).__name__}; give its name or the module")
+    return found
+
+
+def _text_encoder(tokenizer: Any) -> Callable[[str], Any]:
+    """A function that encodes a text with this tokenizer, for embedded models that encode the rest themselves."""
+    limit = getattr(tokenizer, "model_max_length", None)
+    return functools.partial(encoding.encode, task="text-classification", processor=tokenizer, max_length=limit)
+
+
+# --- reading a folder or a hub id -------------------------------------------------------------------------------------
+
+
+def _check_place(place: str) -> None:
+    """An error for a folder that does not exist and for a misspelt embedded model, before a hub is asked for it."""
+    if not Path(place).is_dir() and ("\\" in place or place.startswith((".", "/", "~"))):
+        raise FileNotFoundError(f"there is no folder {place!r}; give a folder with config.json, or a hub id")
+    near = difflib.get_close_matches(place, zoo.names(), n=1, cutoff=0.8)
+    if near and not Path(place).exists():
+        raise FileNotFoundError(f"there is no model {place!r}; did you mean {near[0]!r}?")
     if Path(place).is_dir() and not (Path(place) / "config.json").exists():
         raise ValueError(f"the folder {place!r} has no config.json; give one that save_pretrained made")
-    trusted = {key: value for key, value in options.items() if key == "trust_remote_code"}
+
+
+def _model(place: str, trust: dict[str, Any], options: dict[str, Any]) -> Any:
+    """The model of a folder or hub id, with every weight it needs, in eval mode; one sentence where that fails."""
+    model_class, architecture = _model_class(place, trust)
+    wanted = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        config = transformers.AutoConfig.from_pretrained(place, **trusted)
-    except Exception as error:
-        if "trust_remote_code" in str(error):
-            raise ValueError(
-                f"{place!r} brings code of its own; if it may run here, pass trust_remote_code=True"
-            ) from error
-        raise ValueError(f"{place!r} cannot be read as a model: {_sentence(error)}") from error
-    architecture = (getattr(config, "architectures", None) or [""])[0]
-    kind: Any = getattr(transformers, architecture, None) if architecture else None
-    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
-        if not trusted:
-            raise ValueError(
-                f"{place!r} names the architecture {architecture!r}, which transformers {transformers.__version__} "
-                "does not have; if its own code may run here, pass trust_remote_code=True"
-            )
-        kind = transformers.AutoModel
-    options = options | {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    bars = transformers.logging.is_progress_bar_enabled()
-    transformers.logging.disable_progress_bar()  # weights of a folder are there in an instant
-    try:
-        model, info = kind.from_pretrained(place, **options)
+        with _no_progress_bar():  # weights of a folder are there in an instant
+            model, info = model_class.from_pretrained(place, **trust, **options, **wanted)
     except Exception as error:
         raise ValueError(
             f"the weights of {place!r} cannot be read; they must be in safetensors form and fit the config: "
-            f"{_sentence(error)}"
+            f"{_first_sentence(error)}"
         ) from error
-    finally:
-        if bars:
-            transformers.logging.enable_progress_bar()
     missing = sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
     if missing:
         names = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
@@ -120,38 +149,62 @@ def _model(place: str, options: dict[str, Any]) -> Any:
     return model.eval()
 
 
-def _processor(place: str, task: str, options: dict[str, Any]) -> Any:
+def _model_class(place: str, trust: dict[str, Any]) -> tuple[Any, str]:
+    """The class that the config names, and that name; AutoModel for a model with trusted code of its own."""
+    import transformers
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(place, **trust)
+    except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"{place!r} brings code of its own; if it may run here, pass trust_remote_code=True"
+            ) from error
+        raise ValueError(f"{place!r} cannot be read as a model: {_first_sentence(error)}") from error
+    architecture = (getattr(config, "architectures", None) or [""])[0]
+    found: Any = getattr(transformers, architecture, None) if architecture else None
+    if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+        return found, architecture
+    if not trust:
+        raise ValueError(
+            f"{place!r} names the architecture {architecture!r}, which transformers {transformers.__version__} "
+            "does not have; if its own code may run here, pass trust_remote_code=True"
+        )
+    return transformers.AutoModel, architecture
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Without the progress bars of transformers, which are switched on again where they were."""
+    import transformers
+
+    enabled = transformers.logging.is_progress_bar_enabled()
+    transformers.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            transformers.logging.enable_progress_bar()
+
+
+def _processor(place: str, task: str, trust: dict[str, Any]) -> Any:
     """The tokenizer or processor that a task needs; None when the folder has none, which encoding then says."""
     import transformers
 
-    kinds = {"image-classification": transformers.AutoImageProcessor, "image-text": transformers.AutoProcessor}
     try:
-        processor = kinds.get(task, transformers.AutoTokenizer).from_pretrained(place, **options)
+        processor = getattr(transformers, tasks.TASKS[task].processor).from_pretrained(place, **trust)
     except (OSError, ValueError):
         return None
-    files = [file.name for file in Path(place).iterdir()] if Path(place).is_dir() else []
-    made_up = files and not any(name.startswith(_TOKENIZER_FILES) for name in files)
-    # transformers makes up a tokenizer without words where the files are missing
-    return None if made_up and hasattr(processor, "convert_ids_to_tokens") else processor
+    # Where the files of a tokenizer are missing, transformers makes one without words and gives no warning.
+    is_tokenizer = hasattr(processor, "convert_ids_to_tokens")
+    return None if is_tokenizer and Path(place).is_dir() and not _has_tokenizer_files(Path(place)) else processor
 
 
-def _sentence(error: Exception) -> str:
+def _has_tokenizer_files(folder: Path) -> bool:
+    """Whether a folder holds a tokenizer's vocabulary, in any of its usual forms."""
+    return any(file.name.startswith(_TOKENIZER_FILES) for file in folder.iterdir())
+
+
+def _first_sentence(error: Exception) -> str:
     """The first sentence of an error."""
     return re.split(r"(?<=[.!?])\s|\n", str(error).strip() or repr(error), maxsplit=1)[0].rstrip(".")
-
-
-def _task(model: nn.Module, processor: Any, encode: Any) -> str:
-    """The task of a model, from the head that transformers lists its class under."""
-    if encode is not None:
-        return "module"
-    try:
-        from transformers.models.auto import modeling_auto as auto
-    except ImportError:
-        return "module"
-    classes = {parent.__name__ for parent in type(model).__mro__}
-    for name, task in tasks.TASKS.items():
-        for table in task.heads:
-            listed = getattr(auto, table, {}).values()
-            if classes & {one for entry in listed for one in (entry if isinstance(entry, tuple) else (entry,))}:
-                return name
-    return "image-text" if "ImageAndTextRetrieval" in type(model).__name__ else "module"

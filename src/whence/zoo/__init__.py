@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from whence.core.inputs import Input
 from whence.core.wording import suggest
 from whence.zoo.example import Example
 
@@ -43,8 +44,8 @@ def card(name: str) -> dict[str, Any]:
 def examples(name: str, n: int = 10, seed: int = 0) -> list[Example]:
     """`n` examples of a model with their labels and, for planted models, which features decide.
 
-    Planted examples are drawn anew for every seed; of `sst2` and `digits` those that ship are given in an order that
-    the seed decides, at most as many as there are.
+    Planted examples are generated anew for every seed. Of `sst2` and `digits`, examples ship with the package: the seed
+    decides their order, and `n` takes no more than there are.
     """
     folder(name)
     shipped: dict[str, Callable[[], list[Example]]] = {"sst2": _sentences, "digits": _digits}
@@ -55,16 +56,20 @@ def examples(name: str, n: int = 10, seed: int = 0) -> list[Example]:
     return importlib.import_module(f"whence.zoo.{name}_data").examples(n, seed)
 
 
-def encoder(name: str, tokenizer: Any) -> Callable[[Any], dict[str, Any]] | None:
-    """The `encode=` of a model whose inputs no processor makes; None for the others."""
+def encoder(name: str, encode_text: Callable[[str], Input]) -> Callable[[Any], dict[str, Any]] | None:
+    """The `encode=` of a model whose inputs no processor makes; None for the others.
+
+    `encode_text` encodes a text with the model's tokenizer.
+    """
     if name != "shapes":
         return None
     from whence.zoo.shapes_data import encode
 
-    return functools.partial(encode, tokenizer=tokenizer)
+    return functools.partial(encode, encode_text=encode_text)
 
 
 def _sentences() -> list[Example]:
+    """The sentences of SST-2 that ship."""
     with (_HERE / "data" / "sst2.tsv").open(encoding="utf-8", newline="") as file:
         return [
             Example(row["text"], row["label"]) for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -72,6 +77,7 @@ def _sentences() -> list[Example]:
 
 
 def _digits() -> list[Example]:
+    """The handwritten digits that ship: cells of one picture."""
     from PIL import Image
 
     facts = json.loads((_HERE / "data" / "digits.json").read_text(encoding="utf-8"))

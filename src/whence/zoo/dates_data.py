@@ -42,23 +42,24 @@ def examples(n: int, seed: int) -> list[Example]:
     """`n` sources with their ISO form as output; truth (generated, feature): the source characters that decide.
 
     A digit of the year is decided by the digit it copies, those of the month by its name or number, those of the
-    day by its number. The dashes and the end have no truth.
+    day by its number. The rows of the dashes and of the end token mark nothing.
     """
     rng = np.random.default_rng(seed)
     return [_example(rng) for _ in range(n)]
 
 
 def _example(rng: np.random.Generator) -> Example:
+    """A date in a random form, sometimes with words before or after it, sometimes in lower or upper case."""
     day = FIRST + timedelta(days=int(rng.integers((LAST - FIRST).days + 1)))
-    before = _one(rng, BEFORE) if rng.random() < 0.3 else ""
-    after = _one(rng, AFTER) if rng.random() < 0.3 else ""
-    source, spans = _written(before + _one(rng, FORMS) + after, _fields(rng, day))
-    source, output = _one(rng, CASES)(source), day.isoformat()
+    before = _pick(rng, BEFORE) if rng.random() < 0.3 else ""
+    after = _pick(rng, AFTER) if rng.random() < 0.3 else ""
+    source, spans = _filled_in(before + _pick(rng, FORMS) + after, _fields(rng, day))
+    source, output = _pick(rng, CASES)(source), day.isoformat()
     return Example({"source": source, "output": output}, output, _truth(len(source), len(output), spans))
 
 
 def _fields(rng: np.random.Generator, day: date) -> dict[str, str]:
-    """What may stand in a form, by name."""
+    """What stands in the place of each field of a form, by the field's name."""
     month, weekday = MONTHS[day.month - 1], WEEKDAYS[day.weekday()]
     short = "Sept" if day.month == 9 and rng.random() < 0.5 else month[:3]
     ending = {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10 if day.day not in (11, 12, 13) else 0, "th")
@@ -69,8 +70,11 @@ def _fields(rng: np.random.Generator, day: date) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _written(form: str, fields: dict[str, str]) -> tuple[str, dict[str, Span]]:
-    """The form filled in, and where the first letter of each field's name says what it is: y, m or d."""
+def _filled_in(form: str, fields: dict[str, str]) -> tuple[str, dict[str, Span]]:
+    """The form with its fields filled in, and the span of each field, by the first letter of its name.
+
+    Year, month and day are so found as y, m and d, in whichever of their spellings the form has them.
+    """
     text, spans = "", {}
     for literal, field, _, _ in Formatter().parse(form):
         text += literal
@@ -80,9 +84,12 @@ def _written(form: str, fields: dict[str, str]) -> tuple[str, dict[str, Span]]:
     return text, spans
 
 
-def _truth(source: int, output: int, spans: dict[str, Span]) -> np.ndarray:
-    """(generated, feature): features are the source and its end, the start token, the output and its end."""
-    truth = np.zeros((output + 1, source + 1 + 1 + output + 1), dtype=bool)
+def _truth(source_length: int, output_length: int, spans: dict[str, Span]) -> np.ndarray:
+    """The source characters that decide each character of the output, as in 2026-11-17: (generated, feature).
+
+    Features are the source and its end token, the start token, the output and its end token.
+    """
+    truth = np.zeros((output_length + 1, source_length + 1 + 1 + output_length + 1), dtype=bool)
     year, month, day = (slice(*spans[part]) for part in "ymd")
     truth[range(4), range(year.start, year.stop)] = True
     truth[5:7, month] = True
@@ -90,5 +97,6 @@ def _truth(source: int, output: int, spans: dict[str, Span]) -> np.ndarray:
     return truth
 
 
-def _one(rng: np.random.Generator, choices: Sequence[T]) -> T:
+def _pick(rng: np.random.Generator, choices: Sequence[T]) -> T:
+    """One of the choices, each as likely as any other."""
     return choices[int(rng.integers(len(choices)))]

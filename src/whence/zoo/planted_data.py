@@ -31,7 +31,8 @@ NEUTRAL = DETERMINERS + NOUNS + VERBS + PREPOSITIONS + CONJUNCTIONS
 LONGEST = 20  # words
 
 _CLAUSE = (DETERMINERS, NOUNS, VERBS, PREPOSITIONS, DETERMINERS, NOUNS, CONJUNCTIONS)
-_NEUTRAL_COUNTS = (5, LONGEST - 4)  # so many neutral words hold a noun, and leave room for a cue and three negators
+# The fewest and the most neutral words: five in a row hold a noun, and a cue and three negators still fit in.
+_NEUTRAL_COUNTS = (5, LONGEST - 4)
 
 
 def examples(n: int, seed: int) -> list[Example]:
@@ -50,7 +51,7 @@ def label(words: Sequence[str]) -> str | None:
 
 
 def _example(random: Random) -> Example:
-    """Clauses that start anywhere, a cue before one of their nouns, and up to two negators at other places."""
+    """A sentence of clauses, the first cut at random, with a cue before a noun and up to two negators elsewhere."""
     start = random.randrange(len(_CLAUSE))
     kinds = [_CLAUSE[i % len(_CLAUSE)] for i in range(start, start + random.randint(*_NEUTRAL_COUNTS))]
     place = random.choice([i for i, kind in enumerate(kinds) if kind is NOUNS])

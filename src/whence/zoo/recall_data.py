@@ -1,7 +1,7 @@
 """Prompts that list keys with their values and end with one of the keys: `k3 v7 k1 v2 k3` goes on with `v7`.
 
-The truth is the queried key's earlier occurrence and its value. The query at the end decides too, but is not counted:
-it is the question, and in no prompt could it be left out.
+The truth is the queried key's earlier occurrence and its value. The query at the end decides too, but is not part of
+the truth: it is the question, and stands in every prompt.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def answer(words: Sequence[str]) -> str:
 
 
 def _example(random: Random) -> Example:
+    """A prompt with a random number of pairs, one of whose keys is asked for."""
     count = random.randint(*PAIRS)
     keys, values = random.sample(KEYS, count), random.sample(VALUES, count)
     asked = random.randrange(count)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image, ImageDraw
 
-from whence.core import pictures
-from whence.model import encoding
+from whence.core.inputs import Input
+from whence.core.pictures import upright_rgb
 from whence.zoo.example import Example
 
 COLOURS = {
@@ -23,8 +23,8 @@ ANSWERS = (*COLOURS, *SHAPES, *SIZES)
 GRID, CELL = 4, 16  # cells in a row and in a column, and pixels in a row and in a column of a cell
 BACKGROUND = 210.0  # the mean grey behind the shapes
 
-# What is asked of a shape called by its kind ("the circle") or by its colour ("the red one"). No other word than the
-# name of what is asked tells one from the other: both kinds of shape may be asked for their size.
+# The properties that a question asks for, by how it calls the shape: by its kind ("the circle") or its colour ("the red
+# one"). Size is asked for in both ways, so that the way of calling a shape does not give away what is asked for.
 ASKED = {"shape": ("colour", "size"), "colour": ("shape", "size")}
 QUESTIONS = (
     "what {asked} is {it} ?",
@@ -36,8 +36,8 @@ QUESTIONS = (
 BEFORE = ("please ,", "in this picture ,", "look :")
 SPELLINGS = {"colour": ("colour", "color")}
 
-_SHIFT = 1.0  # pixels that a shape may lie off the middle of its cell
-_FINE = 4  # shapes are drawn so many times larger, and their edges smoothed
+_SHIFT = 1.0  # the most pixels that a shape lies off the middle of its cell
+_FINE = 4  # shapes are drawn this many times larger and then scaled down, which smooths their edges
 T = TypeVar("T")
 
 
@@ -52,7 +52,7 @@ class Thing:
 
 
 def examples(n: int, seed: int) -> list[Example]:
-    """`n` pictures with questions; truth (feature,): the words that name what is asked of which shape, and its region.
+    """`n` pictures with questions; the truth (feature,) marks the words for the property and the shape, and its region.
 
     Features are [CLS], the words, [SEP] and the regions of the picture, row by row.
     """
@@ -65,15 +65,15 @@ def scene(rng: np.random.Generator) -> list[Thing]:
     count = int(rng.integers(2, 5))
     cells = rng.permutation(GRID * GRID)[:count].tolist()
     shapes, colours = rng.permutation(SHAPES).tolist(), rng.permutation(list(COLOURS)).tolist()
-    sizes = [_one(rng, list(SIZES)) for _ in range(count)]
-    return [Thing(*of) for of in zip(cells, shapes, colours, sizes, strict=False)]
+    sizes = [_pick(rng, list(SIZES)) for _ in range(count)]
+    return [Thing(*properties) for properties in zip(cells, shapes, colours, sizes, strict=False)]
 
 
 def example(things: list[Thing], rng: np.random.Generator) -> Example:
     """The picture of a scene and a question about one of its things."""
-    thing = _one(rng, things)
-    called = _one(rng, list(ASKED))
-    asked = _one(rng, ASKED[called])
+    thing = _pick(rng, things)
+    called = _pick(rng, list(ASKED))
+    asked = _pick(rng, ASKED[called])
     words, decisive = question(called, asked, thing, rng)
     regions = np.arange(GRID * GRID) == thing.cell
     truth = np.concatenate([[False], decisive, [False], regions])
@@ -81,11 +81,11 @@ def example(things: list[Thing], rng: np.random.Generator) -> Example:
 
 
 def question(called: str, asked: str, thing: Thing, rng: np.random.Generator) -> tuple[list[str], list[bool]]:
-    """The words of a question about a thing, and which of them decide."""
-    name, spelt = getattr(thing, called), _one(rng, SPELLINGS.get(asked, (asked,)))
+    """The words of a question for the property `asked` of a thing called by the property `called`, and which decide."""
+    name, spelt = getattr(thing, called), _pick(rng, SPELLINGS.get(asked, (asked,)))
     it = f"the {name}" if called == "shape" else f"the {name} one"
-    before = _one(rng, BEFORE).split() if rng.random() < 0.3 else []
-    words = before + _one(rng, QUESTIONS).format(asked=spelt, it=it).split()
+    before = _pick(rng, BEFORE).split() if rng.random() < 0.3 else []
+    words = before + _pick(rng, QUESTIONS).format(asked=spelt, it=it).split()
     return words, [word in (spelt, name) for word in words]
 
 
@@ -108,14 +108,16 @@ def draw(things: Sequence[Thing], rng: np.random.Generator) -> np.ndarray:
     return np.clip(picture, 0, 255).round().astype(np.uint8)
 
 
-def encode(raw: Any, tokenizer: Any) -> dict[str, Any]:
-    """A picture and a question as LXMERT takes them, for `whence.wrap(model, tokenizer, encode=...)`."""
+def encode(raw: Any, encode_text: Callable[[str], Input]) -> dict[str, Any]:
+    """A picture and a question as LXMERT takes them, for `whence.wrap(model, tokenizer, encode=...)`.
+
+    `encode_text` encodes the question; it is an argument because encoding text stands on a floor above this one.
+    """
     if not isinstance(raw, dict) or set(raw) != {"image", "text"}:
         came = f"the keys {', '.join(map(repr, raw))}" if isinstance(raw, dict) else f"a {type(raw).__name__}"
         raise ValueError(f"shapes takes a dict with the keys 'image' and 'text', but {came} came")
-    limit = tokenizer.model_max_length
-    text = encoding.encode(raw["text"], task="text-classification", processor=tokenizer, max_length=limit)
-    original = pictures.picture(raw["image"])
+    text = encode_text(raw["text"])
+    original = upright_rgb(raw["image"])
     picture = np.asarray(original.resize((GRID * CELL, GRID * CELL), Image.Resampling.BOX))
     return {
         "tensors": {**text.tensors, **visual(picture)},
@@ -136,10 +138,15 @@ def encode(raw: Any, tokenizer: Any) -> dict[str, Any]:
 
 
 def visual(picture: np.ndarray) -> dict[str, np.ndarray]:
-    """The regions of a picture: pixels, 0 being the grey behind shapes; where they stand out; corners from 0 to 1."""
+    """The regions of a picture as LXMERT takes them.
+
+    The features of a region are its pixels, shifted so that the mean grey behind the shapes is 0, and how far each
+    stands out from the background of this picture; its position is the corners of its cell, from 0 to 1.
+    """
     cells = picture.reshape(GRID, CELL, GRID, CELL, 3).swapaxes(1, 2).reshape(GRID * GRID, CELL * CELL, 3).astype(float)
-    away = np.abs(cells - np.median(picture.reshape(-1, 3), axis=0)).max(-1)  # from the colour behind the shapes
-    stands_out = away / np.maximum(away.max(-1, keepdims=True), 60)
+    background = np.median(picture.reshape(-1, 3), axis=0)
+    distance = np.abs(cells - background).max(-1)  # (region, pixel)
+    stands_out = distance / np.maximum(distance.max(-1, keepdims=True), 60)
     row, column = np.divmod(np.arange(GRID * GRID), GRID)
     corners = np.stack([column, row, column + 1, row + 1], axis=1) / GRID
     return {
@@ -152,7 +159,7 @@ def visual(picture: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _cover(thing: Thing, rng: np.random.Generator) -> np.ndarray:
-    """(CELL, CELL) between 0 and 1: a shape somewhere in its cell."""
+    """The share of each pixel of a cell that a shape covers, (CELL, CELL); the shape lies near the middle."""
     radius = rng.uniform(*SIZES[thing.size])
     x, y = CELL / 2 + rng.uniform(-1, 1, 2) * min(_SHIFT, CELL / 2 - radius - 0.5)
     fine = Image.new("L", (CELL * _FINE, CELL * _FINE))
@@ -171,5 +178,6 @@ def _cover(thing: Thing, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(fine.resize((CELL, CELL), Image.Resampling.BOX)) / 255
 
 
-def _one(rng: np.random.Generator, choices: Sequence[T]) -> T:
+def _pick(rng: np.random.Generator, choices: Sequence[T]) -> T:
+    """One of the choices, each as likely as any other."""
     return choices[int(rng.integers(len(choices)))]

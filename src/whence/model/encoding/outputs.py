@@ -1,0 +1,57 @@
+"""The decoder's side of an encoder-decoder: an output that was given, or that the model generated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from whence.core.inputs import Input
+from whence.model.encoding.building import as_input, joined
+from whence.model.encoding.features import NO_SPAN, Feature
+from whence.model.encoding.tokenising import tokenised
+from whence.model.encoding.tokens import mask_ids, readable, tokenizer_of
+
+
+def with_output(input: Input, ids: Any, processor: Any, start_token: int) -> Input:
+    """The source with the ids (T,) that the model generated from it, in the form of a given output."""
+    tokenizer = tokenizer_of(processor, "seq2seq-lm")
+    ids = [int(i) for i in ids]
+    text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    # Where the tokenizer cuts the decoded text into the same ids, its own offsets and words are taken.
+    again = tokenised(tokenizer, {"output": text}, target=True).features
+    same_ids = [feature.id for feature in again[: len(ids)]] == ids
+    if same_ids and all(feature.special for feature in again[len(ids) :]):
+        features = again[: len(ids)]
+    else:
+        features = _decoded_features(tokenizer, ids, text)
+    return joined(input, decoder_side(tokenizer, features, text, start_token))
+
+
+def decoder_side(
+    tokenizer: Any, output: list[Feature], text: str, start_token: int | None, notes: tuple[str, ...] = ()
+) -> Input:
+    """The start token, then the output, every token of which counts as generated."""
+    if start_token is None:
+        raise ValueError("an output needs the token that starts the decoder: set decoder_start_token_id in the config")
+    start = Feature(readable(tokenizer, [start_token])[0], start_token, special=True)
+    features = [start, *output]
+    tensors = {"decoder_input_ids": np.array([feature.id for feature in features])}
+    return as_input(
+        features, "target", tensors, {"output": text}, notes=notes, generated=tuple(range(1, len(features)))
+    )
+
+
+def _decoded_features(tokenizer: Any, ids: list[int], text: str) -> list[Feature]:
+    """Features of generated ids: each one's span is what decoding it added to the text of the ids before it."""
+    special_ids = set(tokenizer.all_special_ids) - {mask_ids(tokenizer)["unknown"]}
+    features, end = [], 0
+    for i, (id, name) in enumerate(zip(ids, readable(tokenizer, ids), strict=True)):
+        so_far = tokenizer.decode(ids[: i + 1], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        so_far = so_far.rstrip("\ufffd")  # the first bytes of a character that is not complete yet
+        start, end = end, max(end, len(so_far)) if text.startswith(so_far) else end
+        if id in special_ids:
+            features.append(Feature(name, id, special=True))
+        else:
+            features.append(Feature(name, id, False, "output", (start, end) if end > start else NO_SPAN))
+    return features

@@ -1,0 +1,92 @@
+"""Texts to `Input`: a text or a pair, a prompt with or without a continuation, a source with or without an output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from whence.core.inputs import Input
+from whence.model.encoding.building import as_input, joined
+from whence.model.encoding.features import NO_SPAN, Feature, Span
+from whence.model.encoding.outputs import decoder_side
+from whence.model.encoding.tokenising import check_parts_left, cut_note, tokenised
+
+
+def encode_texts(
+    tokenizer: Any, texts: dict[str, str], limit: int | None, truncate: bool, start_token: int | None
+) -> Input:
+    """The texts of one example, by part; `start_token` is what the decoder of an encoder-decoder begins with."""
+    if "continuation" in texts:
+        return _with_continuation(tokenizer, texts, limit, truncate)
+    given = {part: text for part, text in texts.items() if part != "output"}
+    found = tokenised(tokenizer, given, limit, truncate)
+    check_parts_left(found.features, given)
+    stream = "source" if "source" in given else "text"
+    encoded = as_input(found.features, stream, found.tensors, given, notes=found.notes)
+    if "output" not in texts:
+        return encoded
+    output = {"output": texts["output"]}
+    room = None if limit is None else limit - 1  # the start token takes one place
+    found = tokenised(tokenizer, output, room, truncate, target=True)
+    check_parts_left(found.features, output)
+    return joined(encoded, decoder_side(tokenizer, found.features, texts["output"], start_token, found.notes))
+
+
+def _with_continuation(tokenizer: Any, texts: dict[str, str], limit: int | None, truncate: bool) -> Input:
+    """A prompt and its continuation: one sequence, of which the continuation's tokens are the stream `target`."""
+    prompt, continuation, notes = _prompt_and_continuation(tokenizer, texts["prompt"], texts["continuation"])
+    count = len(prompt) + len(continuation)
+    if limit is not None and count > limit:
+        notes += (cut_note(texts, count, limit, truncate),)
+        if len(continuation) >= limit:
+            raise ValueError(
+                f"the continuation alone has {len(continuation)} tokens, and the model takes {limit}: shorten it"
+            )
+        prompt = _last_kept(prompt, limit - len(continuation))  # the words next to the continuation matter most
+    features = prompt + continuation
+    check_parts_left(features, texts)
+    streams = ["source"] * len(prompt) + ["target"] * len(continuation)
+    ids = np.array([feature.id for feature in features])
+    tensors = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    generated = tuple(range(len(prompt), len(features)))
+    return as_input(features, streams, tensors, texts, notes=notes, generated=generated)
+
+
+def _prompt_and_continuation(
+    tokenizer: Any, prompt: str, continuation: str
+) -> tuple[list[Feature], list[Feature], tuple[str, ...]]:
+    """The features of a prompt, those of its continuation, and notes.
+
+    The two are tokenised together, as the model would read them. Where a token of the joint text reaches across the
+    boundary, the continuation is tokenised apart, and a note says so.
+    """
+    alone, joint = tokenised(tokenizer, {"prompt": prompt}), tokenised(tokenizer, {"prompt": prompt + continuation})
+    first, both = _without_closing(alone.features), _without_closing(joint.features)
+    notes = joint.notes
+    if len(first) < len(alone.features):
+        notes += ("the tokenizer's closing special tokens were left out, since the prompt goes on",)
+    if [feature.id for feature in both[: len(first)]] == [feature.id for feature in first]:
+        rest = both[len(first) :]
+        return first, [f._replace(part="continuation", span=_after(f.span, len(prompt))) for f in rest], notes
+    apart = tokenised(tokenizer, {"continuation": continuation}, special=False)
+    notes += ("prompt and continuation were tokenised apart: together they give other pieces at the boundary",)
+    return first, apart.features, notes
+
+
+def _without_closing(features: list[Feature]) -> list[Feature]:
+    """The features up to the last one that is not special."""
+    last = max((i for i, feature in enumerate(features) if not feature.special), default=-1)
+    return features[: last + 1]
+
+
+def _after(span: Span, boundary: int) -> Span:
+    """The part of a span that lies after the first `boundary` characters, counted from there."""
+    return (max(span[0] - boundary, 0), span[1] - boundary) if span[1] > boundary else NO_SPAN
+
+
+def _last_kept(features: list[Feature], limit: int) -> list[Feature]:
+    """The last features, `limit` of them, and special ones wherever they stand."""
+    plain = [i for i, feature in enumerate(features) if not feature.special]
+    dropped = set(plain[: len(features) - limit])
+    return [feature for i, feature in enumerate(features) if i not in dropped]

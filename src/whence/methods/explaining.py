@@ -11,7 +11,6 @@ from whence.core.inputs import Input
 from whence.core.registry import Explained, Record
 from whence.core.results import Attribution
 from whence.model.batching import Batch, shown
-from whence.model.loan import lent
 from whence.model.subject import Subject
 from whence.model.target_specs import of_generated
 from whence.model.targets import Aim
@@ -75,7 +74,7 @@ def explained(
     rows_found: list[list[Attribution]] = [[] for _ in flat]
     if not flat:
         return []
-    with lent(subject.model):
+    with subject.lent():
         groups = list(subject.batches(flat, batch_size, seed))
         for numbers, batch in tracked(groups, progress):
             batch.needs = needs

@@ -19,7 +19,7 @@ from whence.model import batching, encoding
 from whence.model.batching import Batch, buckets, collate, cut, kind_of
 from whence.model.discovery import At, Discovery, Structure, find_layout, no_attention
 from whence.model.forward import Forward
-from whence.model.loan import attention_path, lent
+from whence.model.loan import attention_path, configs, fingerprint, lent
 from whence.model.passes import Pass, Request, Streams, Trace, replaced
 from whence.model.precision import accumulation
 from whence.model.rules import Rules
@@ -415,7 +415,26 @@ class Subject:
             _, seen = self._forward.run(batch, set(sites.values()), self._with_words(batch, words))
         return {stream: site.turned(seen[site]) for stream, site in sites.items()}
 
-    def every_call(self, listener: Listener) -> Any:
+    def lent(self) -> contextlib.AbstractContextManager[None]:
+        """A scope in which the model is held alone and in eval mode; it is given back as it was."""
+        return lent(self.model)
+
+    @contextlib.contextmanager
+    def on_path(self, path: str) -> Iterator[None]:
+        """A scope in which the model is held alone and runs on this attention path, "eager" or "sdpa"."""
+        with lent(self.model), attention_path(self.model, path):
+            yield
+
+    @property
+    def has_paths(self) -> bool:
+        """The model chooses between attention paths, as those of transformers do; a plain module has only its own."""
+        return any("_attn_implementation_internal" in vars(config) for config in configs(self.model))
+
+    def fingerprint(self, *, full: bool = False) -> dict[str, Any]:
+        """All of the model that explaining must leave as it was; `full` adds a hash of every tensor."""
+        return fingerprint(self.model, full=full)
+
+    def every_call(self, listener: Listener) -> contextlib.AbstractContextManager[None]:
         """A scope in which a listener is told of every module call of every pass."""
         return every_call(self.model, listener)
 

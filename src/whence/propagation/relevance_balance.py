@@ -23,7 +23,6 @@ from whence.core.inputs import Input
 from whence.core.registry import Record
 from whence.core.relevance_balance import Conservation, ModuleRelevance
 from whence.model.batching import Batch
-from whence.model.loan import lent
 from whence.model.subject import Subject
 from whence.model.target_specs import of_generated
 from whence.model.targets import Aim
@@ -69,7 +68,7 @@ def balance(subject: Subject, batch: Batch, aim: Aim, record: Record, options: d
     """The relevance at every module call of the one pass that the method makes over a batch of one."""
     if not record.signed or record.family not in ("gradient", "relevance"):
         raise ValueError(_unfit(record))
-    with lent(subject.model):
+    with subject.lent():
         subject.values(batch, aim)  # fixes the target, and all that is found out about the model once
         watch = RelevanceWatch(_blocks(subject, batch))
         with subject.every_call(watch), watch:

@@ -14,7 +14,6 @@ from whence.core import registry
 from whence.core.inputs import Input
 from whence.core.registry import Explained, metric
 from whence.measure.cases import Case
-from whence.model.loan import lent
 from whence.model.shifted import ShiftedSubject
 from whence.model.subject import Subject
 from whence.model.weights import ShuffledWeights, duplicate, stages
@@ -29,7 +28,7 @@ def max_sensitivity(subject: Subject, case: Case, *, radius: float = 0.02, draws
     """
     if radius <= 0 or draws < 1:
         raise ValueError(f"radius must be above 0 and draws at least 1; {radius} and {draws} came")
-    with lent(subject.model):
+    with subject.lent():
         plain = _again(subject, case, case.item)
         size = float(np.linalg.norm(plain)) or 1.0
         shifted = (_again(*made) for made in _shifted(subject, case, radius, draws))
@@ -63,7 +62,7 @@ def _again(subject: Subject, case: Case, item: Input) -> np.ndarray:
     """The scores of the case's method, on this input: (feature,)."""
     record, options = registry.resolve("method", case.method)
     batch, aim = subject.batch([item], case.seed), subject.aim([case.target])
-    with lent(subject.model):
+    with subject.lent():
         result = record(subject, batch, aim, **options)
     scores = result.scores if isinstance(result, Explained) else result
     return batch.unpadded(scores)[0].astype(float)

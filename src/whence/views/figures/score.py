@@ -28,6 +28,9 @@ def figure(score: Score) -> Any:
     draw_means(axes[0], [row], {row.method: Style(METHODS[0])})
     if several:
         _draw_examples(axes[1], values, score.value)
+        limits = [axis.get_xlim() for axis in axes]
+        for axis in axes:
+            axis.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
     return drawn
 
 

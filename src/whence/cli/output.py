@@ -19,11 +19,11 @@ def files_for(kind: str, save: Sequence[Path] | None, html: Path | None = None, 
     import whence
     from whence.core import display
 
+    files = [*(save or ()), *(path for path in (html, csv) if path)]
+    check_folders(*files)
     for flag, ending, path in (("--html", ".html", html), ("--csv", ".csv", csv)):
         if path and path.suffix.lower() != ending:
             raise Misuse(f"{flag} writes a {ending} file, and {path.name!r} was named")
-    files = [*(save or ()), *(path for path in (html, csv) if path)]
-    check_folders(*files)
     for path in files:
         known = display.endings(getattr(whence, kind))
         if path.suffix.lower() not in known:

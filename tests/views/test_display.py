@@ -230,6 +230,17 @@ def test_the_table_of_generated_text_has_a_row_per_row_and_feature() -> None:
     assert own.rows[0][:2] == (0, "log-probability of 'Pari'") and own.rows[-1][3] == a.features[-1]
 
 
+def test_a_table_can_be_written_whatever_the_text(tmp_path: Path) -> None:
+    odd = '\ud800 \x00 \x1b, "quoted"\n'
+    a = text_example()
+    a = replace(a, input=replace(a.input, features=(odd,) * len(a.features)))
+    for ending in (".csv", ".parquet"):
+        a.write(tmp_path / f"odd{ending}")
+    with (tmp_path / "odd.csv").open(encoding="utf-8", newline="") as file:
+        assert next(csv.DictReader(file))["feature"] == odd.replace("\ud800", r"\ud800")
+    assert a.to_frame()["feature"][0] == odd.replace("\ud800", r"\ud800")
+
+
 def test_numbers_of_a_scoreboard_keep_their_digits() -> None:
     board = scoreboard_example()
     first = board.to_csv().splitlines()[1].split(",")

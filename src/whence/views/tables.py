@@ -12,6 +12,7 @@ from whence.core.display import Table
 from whence.core.relevance_balance import Conservation
 from whence.core.results import Attribution, Comparison
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
+from whence.views.content.conservation import methods
 
 FEATURE = ("feature", "stream", "special", "score")
 GENERATED = ("row", "target", "visible")  # of generated text: the number of the row, its target, whether it could see
@@ -47,7 +48,7 @@ def conservation(c: Conservation) -> Table:
     """A row per call of a module, by the method and by gradient_x_input where that is kept beside it."""
     names = ("module", "kind", "call", "depth", "block")
     numbers = ("relevance_out", "relevance_in", "bias", "leak", "own_leak", "absolute")
-    calls = [(c.method, row) for row in c.rows] + [("gradient_x_input", row) for row in c.plain]
+    calls = [(method, row) for method, rows in methods(c) for row in rows]
     rows = [
         (
             method,

@@ -14,7 +14,7 @@ from whence.core.results import Attribution
 from whence.views.content.picture import on_picture
 from whence.views.text import largest, number, printable
 
-NO_SCORE = "all scores are 0"
+ALL_ZERO = "all scores are 0"
 Facts = list[tuple[str, str]]
 
 
@@ -63,7 +63,7 @@ def _residual_text(residual: float | None, scores: np.ndarray) -> str:
 
 def _scale_text(scores: np.ndarray) -> str:
     scale = largest(scores)
-    return f"largest |score| {number(scale)}" if scale or not np.isfinite(scores).all() else NO_SCORE
+    return f"largest |score| {number(scale)}" if scale or not np.isfinite(scores).all() else ALL_ZERO
 
 
 def row_targets(a: Attribution) -> tuple[Target, ...]:

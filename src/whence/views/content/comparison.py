@@ -8,7 +8,7 @@ import numpy as np
 
 from whence.core.results import Comparison
 from whence.views.content import attribution
-from whence.views.content.attribution import NO_SCORE, Facts, of_row, off_picture, row_names
+from whence.views.content.attribution import ALL_ZERO, Facts, of_row, off_picture, row_names
 from whence.views.text import largest, number, printable
 
 
@@ -21,7 +21,7 @@ def facts(c: Comparison) -> Facts:
     shared = [note for note in c[0].notes if all(note in a.notes for a in c)]
     found += [("note", note) for note in shared]
     for a in c:
-        kept = (fact for fact in attribution.facts(a) if fact[0] in ("warning", "note") or fact[1] == NO_SCORE)
+        kept = (fact for fact in attribution.facts(a) if fact[0] in ("warning", "note") or fact[1] == ALL_ZERO)
         own = [(label, text) for label, text in kept if text not in shared]
         found += [(label if label != "scale" else "warning", f"{a.method}: {text}") for label, text in own]
     return [(label, printable(text)) for label, text in found]

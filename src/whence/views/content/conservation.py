@@ -118,7 +118,7 @@ def _by_kind(c: Conservation) -> NumberTable:
     table = NumberTable(["kind", "calls"], [name for name, _ in shown], ["operations that leak"], signs=False)
     sums = [leaks_by_kind(rows) for _, rows in shown]
     leaky = {row.kind for _, rows in shown for row in rows if _leaky(row) or row.uncovered}
-    for kind in sorted(sorted(leaky), key=lambda kind: -max(s[kind] for s in sums)):
+    for kind in sorted(leaky, key=lambda kind: (-max(s[kind] for s in sums), kind)):
         calls = sum(row.kind == kind for row in c.rows)
         own = (row for _, rows in shown for row in rows if row.kind == kind)
         missing = sorted({operation for row in own for operation in row.uncovered})

@@ -54,7 +54,7 @@ class Row:
         return "*" if self.p is not None and self.p > CLOSE else ""
 
     @property
-    def few(self) -> str:
+    def defined_for(self) -> str:
         """The number of examples in the mean, where the metric is not defined for all of them."""
         values = self.score.values
         known = 0 if values is None else int(np.isfinite(values).sum())
@@ -121,7 +121,7 @@ def cells(found: Sequence[Row]) -> list[tuple[Row, str, str]]:
     for row in found:
         mean = weight(row.score.value, scale) if np.isfinite(row.score.value) else "-"
         ends = row.score.interval
-        interval = ("" if ends is None else f"[{weight(ends[0], scale)},{weight(ends[1], scale)}]") + row.few
+        interval = ("" if ends is None else f"[{weight(ends[0], scale)},{weight(ends[1], scale)}]") + row.defined_for
         written.append((row, mean, interval))
     widest = max(len(mean) for _, mean, _ in written)
     return [(row, mean.rjust(widest), interval) for row, mean, interval in written]
@@ -163,7 +163,7 @@ def styles(by_metric: Iterable[Sequence[Row]]) -> dict[str, Style]:
     metrics = list(by_metric)
     found = {row.method: Style() for row in metrics[0]}
     found |= {row.method: Style("currentColor", 1.6, (2, 3), "dotted") for row in metrics[0] if _is_random(row.method)}
-    for number, method in enumerate(dict.fromkeys(row.method for own in metrics for row in _few(own))):
+    for number, method in enumerate(dict.fromkeys(row.method for own in metrics for row in _in_colour(own))):
         colour = METHODS[number % len(METHODS)]
         dashed = number // len(METHODS) % 2
         found[method] = Style(colour, 2.2, (7, 3), "dashed") if dashed else Style(colour, 2.2)
@@ -172,11 +172,11 @@ def styles(by_metric: Iterable[Sequence[Row]]) -> dict[str, Style]:
 
 def styles_of(found: Sequence[Row], all_styles: dict[str, Style]) -> dict[str, Style]:
     """The styles of methods by one metric: only its best few, and random, are in colour."""
-    coloured = {row.method for row in _few(found)} | {row.method for row in found if _is_random(row.method)}
+    coloured = {row.method for row in _in_colour(found)} | {row.method for row in found if _is_random(row.method)}
     return {row.method: all_styles[row.method] if row.method in coloured else Style() for row in found}
 
 
-def _few(found: Sequence[Row]) -> list[Row]:
+def _in_colour(found: Sequence[Row]) -> list[Row]:
     """The best, which are drawn in colour."""
     return [row for row in found if np.isfinite(row.score.value) and not _is_random(row.method)][:FEW]
 

@@ -46,12 +46,12 @@ def figure(c: Conservation) -> Any:
     return drawn
 
 
-def _segments(methods: list[tuple[str, Rows]]) -> list[str]:
+def _segments(shown: list[tuple[str, Rows]]) -> list[str]:
     """The blocks and what is outside of them, from the input to the output."""
     labels = [
-        label for _, rows in methods for label, row, bias in _placed(rows) if row.block or _loses_relevance(row, bias)
+        label for _, rows in shown for label, row, bias in _placed(rows) if row.block or _loses_relevance(row, bias)
     ]
-    order = dict.fromkeys(label for label, *_ in _placed(methods[0][1]) if label in labels)
+    order = dict.fromkeys(label for label, *_ in _placed(shown[0][1]) if label in labels)
     return [BEFORE, *(label for label in order if label not in (BEFORE, AFTER)), AFTER]
 
 
@@ -73,9 +73,9 @@ def _placed(rows: Rows) -> Iterator[tuple[str, ModuleRelevance, float]]:
         yield row.block or outside, row, row.bias - inside
 
 
-def _largest_kinds(methods: list[tuple[str, Rows]]) -> list[str]:
+def _largest_kinds(shown: list[tuple[str, Rows]]) -> list[str]:
     sums: dict[str, float] = defaultdict(float)
-    for _, rows in methods:
+    for _, rows in shown:
         for kind, value in leaks_by_kind(rows).items():
             sums[kind] += value
     ranked = sorted(sums, key=lambda kind: -sums[kind])
@@ -83,9 +83,9 @@ def _largest_kinds(methods: list[tuple[str, Rows]]) -> list[str]:
     return leaky if len(leaky) <= len(KINDS) else [*leaky[: len(KINDS) - 1], OTHERS]
 
 
-def _draw_totals(axes: Any, c: Conservation, methods: list[tuple[str, Rows]], segments: list[str]) -> None:
+def _draw_totals(axes: Any, c: Conservation, shown: list[tuple[str, Rows]], segments: list[str]) -> None:
     axes.axhline(c.output, color="0.6", linewidth=1, linestyle="--", label="f(x)")
-    for (name, rows), colour, marker in zip(methods, METHODS, "os", strict=False):
+    for (name, rows), colour, marker in zip(shown, METHODS, "os", strict=False):
         for places, totals in _lines(c, rows, segments):
             axes.plot(places, totals, color=colour, marker=marker, markersize=4, label=name)
             name = "_nolegend_"

@@ -8,7 +8,7 @@ from whence.core import display
 from whence.core.scoreboards import Arbitration
 from whence.views.colours import METHODS
 from whence.views.content.arbitration import best_rows, verdict
-from whence.views.content.scoreboard import Style
+from whence.views.content.scoreboard import Style, note
 from whence.views.figures import scoreboard
 from whence.views.figures.layout import draw_means, new_figure, wrapped
 from whence.views.text import printable
@@ -22,7 +22,8 @@ def figure(found: Arbitration) -> Any:
     heights = [1.6 + 0.26 * len(rows), scoreboard.height(found.board)]
     drawn = new_figure(width, sum(heights))
     above, below = drawn.subfigures(2, 1, height_ratios=heights)
-    above.suptitle(wrapped(verdict(found), int(11 * width)), fontsize="small", parse_math=False)
+    said = f"{verdict(found)} {note(found.board)}"
+    above.suptitle(wrapped(said, int(11 * width)), fontsize="small", parse_math=False)
     axes = above.subplots()
     draw_means(axes, rows, {row.method: Style(METHODS[0]) for row in rows})
     title = f"the best of {len(found.candidates)} by {found.metric}, {found.better} is better"

@@ -38,7 +38,7 @@ def draw_means(axes: Any, rows: Sequence[Row], styles: Mapping[str, Style]) -> N
     """A bar for every mean with the whiskers of its interval; a dot where zero would press the differences together."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     written = cells(rows)
-    labels = [f"{wrapped(row.method, NAME)}  {mean.strip()}{row.star}" for row, mean, _ in written]
+    labels = [f"{wrapped(row.method, NAME)}  {mean.strip()}{row.star}{row.defined_for}" for row, mean, _ in written]
     axes.set_yticks(range(len(rows)), labels, fontsize="small", parse_math=False)
     for label, row in zip(axes.get_yticklabels(), rows, strict=True):
         label.set_fontweight("bold" if row.best else "normal")

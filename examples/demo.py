@@ -7,7 +7,6 @@ from pathlib import Path
 from rich import print as show
 
 import whence
-from whence import views
 
 SENTENCE = "I cannot wait for next time"
 METHODS = ["integrated_gradients", "leave_one_out", "gae", "attention", "random"]
@@ -25,10 +24,11 @@ def main() -> None:
     digit = whence.explain(whence.load("digits"), drawn.input, method="gae")
     show(digit)
 
-    page = Path("out/demo.html")
-    page.parent.mkdir(exist_ok=True)
-    page.write_text(views.html(compared, digit), encoding="utf-8")
-    print(f"\nThe same as a page: {page.resolve()}")
+    folder = Path("out")
+    folder.mkdir(exist_ok=True)
+    compared.write(folder / "demo.html")
+    digit.write(folder / "digit.html")
+    print(f"\nThe same as pages: {folder.resolve()}/demo.html and digit.html")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 import whence
 from families import family
 from whence import cli, zoo
+from whence.cli import arguments, explaining, listing
 from whence.core import registry
 from whence.core.tasks import NAMES
 
@@ -179,7 +180,7 @@ def test_digits_as_target(folders: dict[str, str]) -> None:
     assert "target    logit of 'neutral'\n" in done("explain", TEXT, "-m", folders["bert"], "--target", 1)
     assert "target    logit of '3'\n" in done("explain", TEXT, "-m", folders["gpt2"], "--target", 3)
     stars: Any = SimpleNamespace(generates=False, labels=("1", "2"))
-    assert [cli._aim(stars, target) for target in (None, "2", "0", "good")] == [None, "2", 0, "good"]
+    assert [arguments.target_of(stars, target) for target in (None, "2", "0", "good")] == [None, "2", 0, "good"]
 
 
 # --- compare --------------------------------------------------------------------------------------------------------
@@ -202,15 +203,15 @@ def test_compare_in_words_as_json(bert: str, subject: whence.Subject) -> None:
 
 
 def test_commas_inside_a_spec_part_nothing() -> None:
-    assert cli._specs("a, b(x=[1, 2], y='p,q') ,c()") == ["a", "b(x=[1, 2], y='p,q')", "c()"]
-    assert cli._specs("a(x=1") == ["a(x=1"]
-    assert cli._specs("") == []
+    assert arguments.specs_of("a, b(x=[1, 2], y='p,q') ,c()") == ["a", "b(x=[1, 2], y='p,q')", "c()"]
+    assert arguments.specs_of("a(x=1") == ["a(x=1"]
+    assert arguments.specs_of("") == []
 
 
 def test_arguments_are_split_between_command_and_method() -> None:
     own = {"--model": True, "-m": True, "--words": False}
     args = ["-m", "--odd", "in", "--layer", "-1", "--words", "--on", "--steps", "3", "--off", "-m", "x", "--", "--y"]
-    kept, extra = cli._split(args, own)
+    kept, extra = explaining.split_arguments(args, own)
     assert kept == ["-m", "--odd", "in", "--words", "-m", "x", "--", "--y"]
     assert extra == [("--layer", "-1"), ("--on", "True"), ("--steps", "3"), ("--off", "True")]
 
@@ -224,11 +225,11 @@ def test_values_are_literals_where_the_option_takes_them() -> None:
         record = registry.find("method", "example")
     finally:
         registry.unregister("method", "example")
-    assert cli._value(record, "name", "5") == "5"
-    assert cli._value(record, "count", "5") == 5
-    assert cli._value(record, "count", "None") is None
+    assert explaining.option_value(record, "name", "5") == "5"
+    assert explaining.option_value(record, "count", "5") == 5
+    assert explaining.option_value(record, "count", "None") is None
     with pytest.raises(ValueError, match="'count' takes a whole number or None, not 'many'"):
-        cli._value(record, "count", "many")
+        explaining.option_value(record, "count", "many")
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
@@ -284,9 +285,9 @@ def test_errors_of_model(tmp_path: Path) -> None:
     ],
 )
 def test_default_model_fits_the_input(text: str, model: str) -> None:
-    assert cli._default_model(cli._inputs(text, None)) == model
-    assert cli._default_model([cli._raw(text)] * 2) == model
-    assert cli._default_model(cli._inputs(text, "a pair")) == "sst2"
+    assert arguments.default_model(arguments.inputs(text, None)) == model
+    assert arguments.default_model([arguments.raw_input(text)] * 2) == model
+    assert arguments.default_model(arguments.inputs(text, "a pair")) == "sst2"
 
 
 @pytest.mark.parametrize("command", ["explain", "attention"])
@@ -384,7 +385,7 @@ def test_methods_as_a_table_for_documents() -> None:
         assert cells[3:5] == ["yes" if promise else "no" for promise in (record.signed, record.complete)]
         assert cells[5] == ("all" if record.tasks == NAMES else ", ".join(record.tasks))
         assert record.paper in cells[6]
-    assert cli._escaped("|a_i| `b_i` <- c*d") == r"\|a\_i\| `b_i` \<- c\*d"
+    assert listing.markdown_text("|a_i| `b_i` <- c*d") == r"\|a\_i\| `b_i` \<- c\*d"
 
 
 def test_unknown_method() -> None:

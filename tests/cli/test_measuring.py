@@ -109,7 +109,10 @@ def test_the_model_that_fits_pictures(pictures: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("extra", "sentence"),
     [
-        (["--save", "board.html"], "--save writes a .json file, and 'board.html' was named"),
+        (
+            ["--save", "board.txt"],
+            "--save writes .json, .html, .png, .svg, .pdf, .csv, .parquet files here, and 'board.txt' is none of them",
+        ),
         (["--html", "board.csv"], "--html writes a .html file, and 'board.csv' was named"),
         (["--csv", "."], "'.' is a folder; name a file in it"),
         (["--save", "nowhere/board.json"], "there is no folder 'nowhere' to write into"),

@@ -361,14 +361,6 @@ def test_a_comparison_saves_and_loads(tmp_path):
         Attribution.load(tmp_path / "c.json")
 
 
-def test_a_comparison_tells_each_scale():
-    c = comparison()
-    largest = float(np.abs(c[0].scores).max())
-    assert "own scale" in c.scale_note
-    assert f"lrp(rules='ah') {largest:.4g}" in c.scale_note
-    assert f"attention {20 * largest:.4g}" in c.scale_note
-
-
 @pytest.mark.parametrize(
     ("other", "message"),
     [

@@ -417,7 +417,7 @@ def test_views(tmp_path: Path) -> None:
     single = whence.arbitrate(subject_of("bert"), TEXTS[0])
     for name, found in {"one": single, "many": chosen_by("instance"), "set": chosen_by("set")}.items():
         text, page = str(found), found.to_html()
-        assert found.spec in " ".join(text.split()) and found.spec.replace("'", "&#x27;") in page
+        assert found.spec in " ".join(text.split()) and found.spec.replace("'", "&#39;") in page
         assert f"{len(found.candidates)} candidates" in text and found.notes[0] in " ".join(text.split())
         assert ("masterful" in text) == ("masterful" in page) == (len(found.explanations) == 1)
         found.save(tmp_path / f"{name}.json")
@@ -434,7 +434,7 @@ def test_the_command(tmp_path: Path, planted: whence.Subject) -> None:
     examples = zoo.examples("planted", 4, 5)
     data = tmp_path / "data.csv"
     data.write_text("text,label\n" + "".join(f"{e.input},{e.label}\n" for e in examples))
-    files = {kind: tmp_path / f"out.{kind}" for kind in ("save", "csv", "html")}
+    files = {kind: tmp_path / f"out.{ending}" for kind, ending in (("save", "json"), ("csv", "csv"), ("html", "html"))}
     flags = [part for kind, file in files.items() for part in (f"--{kind}", file)]
     specs = ["--candidates", "gae,attention(layer=0)", "--candidates", "random"]
     choice = ["--by", "set", "--fit", 2, "--held-out", "auac,deletion"]

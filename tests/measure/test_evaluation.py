@@ -23,7 +23,9 @@ from pages import Page
 from whence import zoo
 from whence.core.statistics import bootstrap, sign_flips
 from whence.measure import datasets, evaluation
-from whence.views import board as views
+from whence.views import colours
+from whence.views.content import scoreboard as content
+from whence.views.pages import scoreboard as views
 
 METHODS = ["random", "gae", "attention(layer=0)"]
 METRICS = ["auac", "comprehensiveness(mask='unknown')"]
@@ -359,11 +361,11 @@ def test_answers_are_forgotten_before_they_fill_memory(planted: Any, monkeypatch
 def test_views(board: whence.Scoreboard, tmp_path: Path) -> None:
     text, page = str(board), board.to_html()
     for method in METHODS:
-        assert method in text and method.replace("'", "&#x27;") in page
+        assert method in text and method.replace("'", "&#39;") in page
     assert len(board.to_csv().splitlines()) == 1 + 3 * 3
     assert page.count("<svg") == 1  # of auac
     assert board.notes[0] in page and board.notes[0] in " ".join(text.split())
-    assert "&#x27;&#x27;" not in drawn_board().to_html()  # nothing is said where there are no notes
+    assert "&#39;&#39;" not in drawn_board().to_html()  # nothing is said where there are no notes
     shares, values = board.curve("gae", "auac")
     assert np.trapezoid(values, shares) == pytest.approx(board.score("gae", "auac").value, abs=1e-6)
     board.save(tmp_path / "board.json")
@@ -448,7 +450,7 @@ def test_sections_rank_the_best_first() -> None:
     words = "".join(page.texts)
     assert "Scoreboard of sst2" in words and "3 methods, 2 metrics, 8 examples, seed 3." in words
     assert "higher is better; hidden features: unknown" in words and "lower is better" in words
-    assert "share of features shown" in words and views.CHANCE in words
+    assert "share of features shown" in words and content.CHANCE in words
     assert f"p = {board.p_value('method_1', 'auac'):.3f}" in words
 
 
@@ -490,13 +492,13 @@ def test_many_methods_keep_their_colours() -> None:
     styles: dict[str, set[tuple[str, ...]]] = {}
     for number in range(3):
         own = lines[30 * number : 30 * (number + 1)]
-        coloured = [line for line in own if line[0] not in (views.GREY, "currentColor")]
-        assert len(coloured) == len({line[:3] for line in coloured}) == views.FEW and coloured == own[-views.FEW :]
+        coloured = [line for line in own if line[0] not in (colours.OTHER_METHODS, "currentColor")]
+        assert len(coloured) == len({line[:3] for line in coloured}) == content.FEW and coloured == own[-content.FEW :]
         assert coloured[-1][3] == board.best(metrics[number])  # the best on top of all
         for *style, name in coloured:
             styles.setdefault(name, set()).add(tuple(style))
     assert all(len(own) == 1 for own in styles.values())
-    assert len(set.union(*styles.values())) == len(styles) > len(views.COLOURS)
+    assert len(set.union(*styles.values())) == len(styles) > len(colours.METHODS)
 
 
 def test_what_is_not_defined_is_not_ranked() -> None:

@@ -1,12 +1,15 @@
-"""Small inputs and attributions that are written by hand, without a model."""
+"""Small inputs and results of every type that are written by hand, without a model."""
 
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
+from whence.core.attention_maps import AttentionMaps
 from whence.core.inputs import Input, Target
-from whence.core.results import Attribution, Comparison
+from whence.core.relevance_balance import Conservation, ModuleRelevance
+from whence.core.results import Attribution, Comparison, Result
+from whence.core.scoreboards import Arbitration, Score, Scoreboard
 
 POSITIVE = Target("logit", 1, "positive")
 
@@ -92,3 +95,101 @@ def picture_example(rows: int = 2, columns: int = 3, text: str = "", **more: obj
 def comparison() -> Comparison:
     a = text_example()
     return Comparison((a, replace(a, method="attention", scores=np.abs(a.scores) * 20, base=None, residual=None)))
+
+
+def maps_example(a: Attribution | None = None, model: str = "tiny") -> AttentionMaps:
+    """Random attention of two layers with three heads between all features of an attribution."""
+    x = (a or text_example()).input
+    count = len(x.features)
+    weights = np.random.default_rng(0).dirichlet(np.full(count, 0.3), (2, 3, count))
+    return AttentionMaps({("*", "*"): weights}, x, model)
+
+
+def scoreboard_example(count: int = 3, examples: int = 8, **changes: object) -> Scoreboard:
+    """Method 0 is the best by far, the last one `random`; the first of two metrics has curves."""
+    noise = np.random.default_rng(0).normal(scale=0.01, size=(count, 2, examples))
+    curves = np.full((count, 2, 21), np.nan)
+    curves[:, 0] = np.linspace(0, 1, 21) / (1 + np.arange(count))[:, None]
+    fields = {
+        "methods": (*(f"method_{n}" for n in range(count - 1)), "random"),
+        "metrics": ("auac", "au_mse(steps=5)"),
+        "better": ("higher", "lower"),
+        "values": np.array([1.0, *np.linspace(0.6, 0.5, count - 1)])[:, None, None] + noise,
+        "seconds": np.linspace(0.1, 0.123456, count * examples).reshape(count, examples),
+        "model": "sst2",
+        "seed": 3,
+        "hidden": ("unknown", ""),
+        "curves": curves,
+    }
+    return Scoreboard(**{**fields, **changes})
+
+
+def arbitration_example(examples: int = 1, **changes: object) -> Arbitration:
+    """Three candidates; an explanation per example."""
+    values = np.random.default_rng(0).normal(size=(3, examples, 1))
+    fields = {
+        "by": "instance",
+        "metric": "rft",
+        "better": "higher",
+        "candidates": ("gae", "lrp(rules='ah')", "random"),
+        "values": values,
+        "chosen": values.argmax(0),
+        "explanations": (text_example(),) * examples,
+        "board": scoreboard_example(examples=examples),
+        "notes": ("chosen on the examples that are shown",),
+    }
+    return Arbitration(**{**fields, **changes})
+
+
+def conservation_example(**changes: object) -> Conservation:
+    """A model of an embedding and two blocks, each with a norm that leaks."""
+    rows = [
+        ModuleRelevance("", "Model", 0, 0, "", 2.0, 1.4, 0.3, 0.3, 0.01, 2.5),
+        ModuleRelevance("words", "Embedding", 0, 1, "", 1.4, 1.2, 0.1, 0.1, 0.1, 2.0, ("layer_norm",)),
+    ]
+    for block in ("0", "1"):
+        rows.append(ModuleRelevance(f"layer.{block}", "Layer", 0, 1, block, 1.8, 1.6, 0.1, 0.1, 0.05, 2.0))
+        norm = (f"layer.{block}.norm", "LayerNorm", 0, 2, block, 1.8, 1.6, 0.1, 0.1, 0.1, 2.0, ("layer_norm",))
+        rows.append(ModuleRelevance(*norm))
+    plain = tuple(replace(row, own_leak=2 * row.own_leak) for row in rows)
+    fields = {"rows": tuple(rows), "plain": plain, "input": text_example().input, "method": "lrp", "target": POSITIVE}
+    return Conservation(**{**fields, "output": 2.0, "model": "tiny", "notes": ("a note",), **changes})
+
+
+def score_example(**changes: object) -> Score:
+    """A metric of three examples, for one of which it is not defined."""
+    fields = {
+        "metric": "auac(fractions=10)",
+        "value": 0.61234,
+        "better": "higher",
+        "values": np.array([0.5, np.nan, 0.7]),
+        "interval": (0.5, 0.7),
+        "hidden": "unknown",
+    }
+    return Score(**{**fields, **changes})
+
+
+def every_result() -> dict[str, Result]:
+    """One result of every type, and the kinds of inputs that are drawn differently."""
+    generated, picture = generated_example(), picture_example(text="a moon")
+    return {
+        "text": text_example(),
+        "pair": pair_example(),
+        "generated": generated,
+        "picture": picture_example(),
+        "picture and text": picture,
+        "comparison": comparison(),
+        "comparison of generated text": Comparison((generated, replace(generated, method="attention"))),
+        "comparison of pictures": Comparison((picture, replace(picture, method="attention"))),
+        "attention": maps_example(),
+        "attention over a picture": maps_example(picture),
+        "attention of all heads": maps_example().view(all_heads=True),
+        "attention of all layers": maps_example(picture).view(all_layers=True),
+        "conservation": conservation_example(),
+        "score": score_example(),
+        "score without values": Score("auac", 1.0, "lower"),
+        "scoreboard": scoreboard_example(),
+        "scoreboard without curves": scoreboard_example(curves=None, examples=1),
+        "arbitration": arbitration_example(),
+        "arbitration of several": arbitration_example(4),
+    }

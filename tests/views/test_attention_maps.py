@@ -18,7 +18,9 @@ from typer.testing import CliRunner
 import whence
 from families import family, fresh
 from whence import cli, zoo
-from whence.views import image
+from whence.core.geometry import patches
+from whence.views.content.picture import overlay
+from whence.views.terminal.attention import POOLED, pooled
 
 PLAIN = {"WHENCE_MODEL": None, "FORCE_COLOR": None, "TTY_COMPATIBLE": None, "COLUMNS": "80"}
 TEXT = "nobody understood why the unforgettable music stopped"
@@ -196,9 +198,9 @@ def test_a_picture_is_looked_at_from_its_special_token() -> None:
     maps = maps_of("vit")
     shown = maps.view()
     assert (shown.query, shown.over_picture) == (0, True)
-    np.testing.assert_array_equal(shown._shown((1, None)), maps.matrix()[0, 1:].reshape(4, 4))
+    np.testing.assert_array_equal(shown.weights((1, None)), maps.matrix()[0, 1:].reshape(4, 4))
     patch = maps.view(query="patch 1,0", head=2, layer=0)
-    np.testing.assert_array_equal(patch._shown((0, 2)), maps.matrix(0, 2)[5, 1:].reshape(4, 4))
+    np.testing.assert_array_equal(patch.weights((0, 2)), maps.matrix(0, 2)[5, 1:].reshape(4, 4))
     assert not maps.view(query="all").over_picture
 
 
@@ -264,16 +266,14 @@ def test_many_maps_are_small(choice: dict[str, bool]) -> None:
 
 
 def test_small_maps_are_means_of_neighbours() -> None:
-    from whence.views.matrix import POOLED, _pooled
-
     wide = np.arange(2.0 * 3 * POOLED).reshape(2, -1)
-    np.testing.assert_allclose(_pooled(wide), wide.reshape(2, POOLED, 3).mean(-1))
+    np.testing.assert_allclose(pooled(wide), wide.reshape(2, POOLED, 3).mean(-1))
 
 
 def test_weights_over_a_picture_have_no_sign() -> None:
     maps = maps_of("vit")
     shown = str(maps)
-    best = image.patches(maps.input)[int(maps.matrix()[0, 1:].argmax())]
+    best = patches(maps.input)[int(maps.matrix()[0, 1:].argmax())]
     assert f"strongest {maps.input.features[best]} 0." in shown
     assert "against" not in shown and "elsewhere  [CLS] 0." in shown
 
@@ -321,7 +321,7 @@ def test_weights_lie_over_the_picture_and_frame_the_query() -> None:
     axes = maps.plot(query="patch 1,2").axes[0]
     grid = maps.matrix()[7, 1:].reshape(4, 4)
     assert maps.input.image is not None
-    np.testing.assert_array_equal(axes.images[0].get_array(), image.overlay(maps.input.image, grid, grid.max()))
+    np.testing.assert_array_equal(axes.images[0].get_array(), overlay(maps.input.image, grid, grid.max()))
     side = maps.input.image.shape[0] / 4
     assert axes.patches[0].get_xy() == (2 * side - 0.5, side - 0.5)
     assert not maps.plot().axes[0].patches  # the special token has no place
@@ -392,7 +392,7 @@ def test_command_on_a_picture_uses_digits(digit: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["--save", "map.txt"], 2, "--save writes .png, .svg, .html, .json files"),
+        (["--save", "map.txt"], 2, "--save writes .json, .html, .png, .svg, .pdf files here"),
         (["--save", "no/such/map.png"], 2, "there is no folder 'no/such'"),
         (["--layer", 9], 1, "layer 9 is out of range"),
     ],

@@ -23,11 +23,15 @@ from results_by_hand import (
     pieces,
     text_example,
 )
+from whence.core.geometry import upsample
 from whence.core.inputs import Target
 from whence.core.results import Attribution, Comparison
-from whence.views import image, tokens
+from whence.views import colours
+from whence.views import text as writing
+from whence.views.content.attribution import row_names
+from whence.views.content.comparison import scale_note
 
-BLUE, RED = tokens.FOR, tokens.AGAINST
+BLUE, RED = colours.FOR, colours.AGAINST
 SIGNED = np.array([0.0, 0.5, 1.0, -1.0, -0.25, 0.125])  # of text_example: [CLS] a mast ##erful film [SEP]
 
 
@@ -58,8 +62,8 @@ def bilinear(grid: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def test_upsampling_does_not_align_corners():
-    np.testing.assert_allclose(image.upsample(np.array([[0.0, 1.0]]), 1, 4), [[0, 0.25, 0.75, 1]])
-    np.testing.assert_allclose(image.upsample(np.array([[0.0], [1.0]]), 4, 1), [[0], [0.25], [0.75], [1]])
+    np.testing.assert_allclose(upsample(np.array([[0.0, 1.0]]), 1, 4), [[0, 0.25, 0.75, 1]])
+    np.testing.assert_allclose(upsample(np.array([[0.0], [1.0]]), 4, 1), [[0], [0.25], [0.75], [1]])
 
 
 @pytest.mark.parametrize("size", [(8, 12), (7, 5), (2, 3), (1, 1), (3, 40)])
@@ -86,7 +90,7 @@ def test_the_heat_map_goes_back_to_the_original():
 
 def test_a_box_that_is_larger_than_the_original_is_cut():
     a = picture_example(box=(-5.0, -3.0, 25.0, 13.0))  # the picture was padded: 30 x 16 around 20 x 10
-    full = image.upsample(a.scores[1:].reshape(2, 3), 16, 30)
+    full = upsample(a.scores[1:].reshape(2, 3), 16, 30)
     np.testing.assert_allclose(a.heatmap(original=True), full[3:13, 5:25])
 
 
@@ -170,7 +174,7 @@ def test_a_score_that_is_not_zero_is_not_written_as_zero():
     [(1234.5, "+1234"), (12.345, "+12.3"), (0.0012345, "+0.00123"), (1e-7, "+1.00e-07"), (1e9, "+1.00e+09")],
 )
 def test_scores_keep_three_digits(largest, written):
-    assert tokens.signed(largest, largest) == written
+    assert writing.signed(largest, largest) == written
 
 
 def test_scores_that_are_not_finite_are_said():
@@ -243,7 +247,7 @@ def test_generated_text_shows_for_each_row_what_it_saw():
 
 def test_rows_keep_their_names_when_words_are_merged():
     a = generated_example()
-    assert tokens.row_names(a) == tokens.row_names(a.words()) == ["Pari", "##s", "!"]
+    assert row_names(a) == row_names(a.words()) == ["Pari", "##s", "!"]
     assert "target  log-probability of 3 generated tokens, one row each" in str(a)
 
 
@@ -277,7 +281,7 @@ def test_the_terminal_shows_for_in_blue_and_against_in_red():
     assert set(shown) == {"a", "mast", "##erful", "film", "[SEP]"}
     assert shown["mast"] == BLUE
     assert shown["##erful"] == RED
-    half = [round((grey + blue) / 2) for grey, blue in zip(tokens.GREY, BLUE, strict=True)]
+    half = [round((grey + blue) / 2) for grey, blue in zip(colours.GREY, BLUE, strict=True)]
     np.testing.assert_allclose(shown["a"], half, atol=1)
     assert shown["film"][0] > shown["film"][2]
 
@@ -413,11 +417,20 @@ def test_a_comparison_prints_raw_numbers_and_what_each_column_leaves():
     c = comparison()
     rows = {line.split()[0]: line.split()[1:] for line in str(c).splitlines() if line}
     assert rows["feature"] == ["lrp(rules='ah')", "attention"]
-    assert rows["mast"] == [tokens.signed(a.scores[2], tokens.largest(a.scores)) for a in c]
+    assert rows["mast"] == [writing.signed(a.scores[2], writing.largest(a.scores)) for a in c]
     assert rows["sum"] == [f"{a.scores.sum():.4g}" for a in c]
     assert rows["residual"] == ["0.1", "none"]
     assert rows["largest"][1:] == [f"{np.abs(a.scores).max():.4g}" for a in c]
     assert "own scale" in str(c)
+
+
+def test_a_comparison_tells_each_scale():
+    c = comparison()
+    largest = float(np.abs(c[0].scores).max())
+    note = scale_note(c)
+    assert "own scale" in note
+    assert f"lrp(rules='ah') {largest:.4g}" in note
+    assert f"attention {20 * largest:.4g}" in note
 
 
 def test_every_column_of_a_comparison_is_coloured_on_its_own_scale():

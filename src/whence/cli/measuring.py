@@ -1,8 +1,7 @@
-"""The commands that measure: `whence metrics`, `whence score`, `whence evaluate`, `whence arbitrate`."""
+"""The commands that measure: `whence score`, `whence evaluate`, `whence arbitrate`."""
 
 from __future__ import annotations
 
-import inspect
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,22 +9,21 @@ from typing import Annotated, Any
 import typer
 
 import whence
-from whence.cli import (
-    Command,
+from whence.cli.arguments import (
+    Csv,
     Device,
-    Misuse,
+    Html,
+    Limit,
     Model,
+    Save,
     Seed,
     Truncate,
-    _check_folders,
-    _load,
-    _print_table,
-    _raw,
-    _show,
-    _specs,
-    app,
+    load,
+    raw_input,
+    specs_of,
 )
-from whence.core import registry
+from whence.cli.output import check_folders, files_for, give
+from whence.cli.program import Command, Misuse, app
 from whence.core.files import PICTURES
 from whence.measure.datasets import read, written
 
@@ -53,30 +51,6 @@ Metrics = Annotated[
         "--metric", metavar="SPEC", help="Names or name(option=value), commas between; whence metrics lists them."
     ),
 ]
-Save = Annotated[Path | None, typer.Option("--save", help="Write a JSON file, which loads again.")]
-Csv = Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV.")]
-Html = Annotated[Path | None, typer.Option("--html", help="Write a web page.")]
-
-
-@app.command(cls=Command)
-def metrics(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show all about this metric.")] = None,
-) -> None:
-    """List the metrics, or show one with its options."""
-    if name is None:
-        rows = [(r.name, f"{r.summary}\n{r.family}; {r.better} is better; {r.paper}\n") for r in whence.list_metrics()]
-        _print_table("metric", "what it is", rows=rows)
-        return
-    record = registry.find("metric", name)
-    typer.echo(f"{record.name} ({record.family}; {record.better} is better; {record.paper})\n")
-    typer.echo(f"{inspect.getdoc(record.function)}\n")
-    options = record.options.values()
-    if options:
-        _print_table("option", "takes", "default", rows=[(o.name, o.takes, repr(o.default)) for o in options])
-        some = next(iter(options))
-        typer.echo(
-            f'\nOptions stand in brackets behind the name, as in --metric "{name}({some.name}={some.default!r})".'
-        )
 
 
 @app.command(cls=Command, epilog=SCORE_EXAMPLES)
@@ -85,16 +59,20 @@ def score(
     metric: Metrics,
     truth: Annotated[list[str] | None, typer.Option("--truth", help=TRUTH)] = None,
     model: Model = None,
+    save: Save = None,
+    html: Html = None,
+    csv: Csv = None,
     device: Device = None,
     seed: Seed = 0,
 ) -> None:
     """Measure how faithful saved explanations are, with the model that they explain."""
+    written_files = files_for("Score", save, html, csv)
     found = [whence.Attribution.load(file) for file in files]
     truths = [written(text) for text in truth] if truth else None
     pictures = found[0].input.image is not None and not found[0].input.texts
-    subject = _load(model, Path("picture.png") if pictures else found[0].input.raw, device)
-    for spec in (s for text in metric for s in _specs(text)):
-        typer.echo(str(whence.score(subject, found, spec, truth=truths, seed=seed)))
+    subject = load(model, Path("picture.png") if pictures else found[0].input.raw, device)
+    scores = [whence.score(subject, found, spec, truth=truths, seed=seed) for spec in specs_of(*metric)]
+    give(scores, written_files, lambda one: typer.echo(str(one)))
 
 
 @app.command(cls=Command, epilog=EVALUATE_EXAMPLES)
@@ -103,28 +81,35 @@ def evaluate(
     method: Specs,
     metric: Metrics,
     model: Model = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Take so many examples.")] = None,
+    limit: Limit = None,
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Keep what is done in this file, and go on from it.")
     ] = None,
     save: Save = None,
-    csv: Csv = None,
     html: Html = None,
+    csv: Csv = None,
     device: Device = None,
     seed: Seed = 0,
     truncate: Truncate = False,
 ) -> None:
     """Set methods against metrics on a data set: means, intervals, and which differences may be chance."""
-    _check_files(save, csv, html)
-    _check_folders(resume)
+    files = files_for("Scoreboard", save, html, csv)
+    check_folders(resume)
     if not data.exists():
         raise Misuse(f"there is no file or folder {str(data)!r} to evaluate on")
-    subject = _load(model, _kind_of(data), device)
-    methods, measures = ([s for text in texts for s in _specs(text)] for texts in (method, metric))
+    subject = load(model, _kind_of(data), device)
     board = whence.evaluate(
-        subject, data, methods, measures, limit=limit, seed=seed, truncate=truncate, resume=resume, progress=True
+        subject,
+        data,
+        specs_of(*method),
+        specs_of(*metric),
+        limit=limit,
+        seed=seed,
+        truncate=truncate,
+        resume=resume,
+        progress=True,
     )
-    _shown_and_written(board, board, save, csv, html)
+    give(board, files)
 
 
 @app.command(cls=Command, epilog=ARBITRATE_EXAMPLES)
@@ -146,57 +131,32 @@ def arbitrate(
         int | None, typer.Option("--fit", min=1, help="Choose for the set on so many, judge on others.")
     ] = None,
     model: Model = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Take so many examples.")] = None,
+    limit: Limit = None,
     save: Save = None,
-    csv: Csv = None,
     html: Html = None,
+    csv: Csv = None,
     device: Device = None,
     seed: Seed = 0,
     truncate: Truncate = False,
 ) -> None:
     """Choose the explanation that the model bears out best, and judge the choice by another metric."""
-    _check_files(save, csv, html)
-    given = Path(data) if os.path.exists(data) else _raw(data)
+    files = files_for("Arbitration", save, html, csv)
+    given = Path(data) if os.path.exists(data) else raw_input(data)
     found = whence.arbitrate(
-        _load(model, _kind_of(given) if isinstance(given, Path) else given, device),
+        load(model, _kind_of(given) if isinstance(given, Path) else given, device),
         given,
-        [s for text in candidates for s in _specs(text)],
+        specs_of(*candidates),
         metric,
         by=by,  # type: ignore[arg-type]
         labels=labels,  # type: ignore[arg-type]
-        held_out=[s for text in held_out for s in _specs(text)],
+        held_out=specs_of(*held_out),
         fit=fit,
         limit=limit,
         seed=seed,
         truncate=truncate,
         progress=True,
     )
-    _shown_and_written(found, found.board, save, csv, html)
-
-
-def _check_files(save: Path | None, csv: Path | None, html: Path | None) -> None:
-    """That files can be written, and are not named for something else."""
-    _check_folders(save, csv, html)
-    kinds = {".json": ("--save", save), ".csv": ("--csv", csv), ".html": ("--html", html)}
-    for ending, (flag, path) in kinds.items():
-        if path and path.suffix.lower() in kinds.keys() - {ending}:
-            raise Misuse(f"{flag} writes a {ending} file, and {path.name!r} was named")
-
-
-def _shown_and_written(
-    found: whence.Scoreboard | whence.Arbitration,
-    board: whence.Scoreboard,
-    save: Path | None,
-    csv: Path | None,
-    html: Path | None,
-) -> None:
-    _show(found)
-    if save:
-        found.save(save)
-    if csv:
-        csv.write_text(board.to_csv(), encoding="utf-8")
-    if html:
-        html.write_text(found.to_html(), encoding="utf-8")
+    give(found, files)
 
 
 def _kind_of(data: Path) -> Any:

@@ -1,15 +1,22 @@
-"""All attention weights of one example."""
+"""All attention weights of one example, and selections of them."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import numpy as np
 
+from whence.core import display
+from whence.core.geometry import patches
 from whence.core.inputs import Input, check_axis
 from whence.core.results import Result
 from whence.core.storage import floats, read_only
+
+Panel = tuple[int, int | None]  # layer and head; None is the mean over the heads
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,30 +49,143 @@ class AttentionMaps(Result):
 
     def matrix(self, layer: int = -1, head: int | None = None, streams: Any = None) -> np.ndarray:
         """(query, key) weights of one head, or the mean over the heads."""
-        view = self.view(layer=layer, head=head, streams=streams)
-        return view.matrix(*view.panels[0])
+        chosen = self.view(layer=layer, head=head, streams=streams)
+        return chosen.matrix(chosen.panels[0])
 
-    def view(self, **choice: Any) -> Any:
-        """What to show: `layer`, `head`, `query`, `streams`, `all_heads`, `all_layers`; prints and plots itself.
+    def view(
+        self,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        query: int | str | None = None,
+        streams: str | tuple[str, str] | None = None,
+        all_heads: bool = False,
+        all_layers: bool = False,
+    ) -> AttentionSelection:
+        """A selection of the maps, which prints, plots and writes itself.
 
         By default the mean over the heads of the last layer, cross-attention of an encoder-decoder; over a picture,
         what its first special token looks at. `query` is a token's number or name, or "all"; `streams` names those of
         queries and keys, as "target:source".
         """
-        from whence.views.matrix import view
-
-        return view(self, **choice)
-
-    def __str__(self) -> str:
-        return str(self.view())
-
-    def __rich__(self) -> Any:
-        return self.view().__rich__()
+        pair = _pair(self, streams)
+        panels = _panels(self.weights[pair].shape[:2], layer, head, all_heads, all_layers)
+        rows, columns = self.members(pair[0]), self.members(pair[1])
+        on_picture = set(patches(self.input).tolist())
+        over_picture = bool(on_picture) and on_picture <= set(columns) and query != "all"
+        return AttentionSelection(self, pair, panels, _query_row(self, rows, query, over_picture), over_picture)
 
     def to_html(self, **choice: Any) -> str:
         """A self-contained page; takes what `view` takes."""
-        return self.view(**choice).to_html()
+        return display.page(self.view(**choice))
 
     def plot(self, **choice: Any) -> Any:
         """A matplotlib Figure; takes what `view` takes."""
-        return self.view(**choice).plot()
+        return display.figure(self.view(**choice))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AttentionSelection(Result):
+    """Some of the maps: layers and heads, all queries or one of them, as a matrix or over the picture."""
+
+    maps: AttentionMaps
+    streams: tuple[str, str]  # of queries and keys
+    panels: tuple[Panel, ...]
+    query: int | None  # the only row that is selected; None: all of them
+    over_picture: bool  # whether weights are those of the patches, on their grid
+
+    def __repr__(self) -> str:
+        return f"AttentionSelection({len(self.panels)} of the maps of {self.maps!r})"
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write JSON of all maps, from which `AttentionMaps.load(path).view(...)` makes the selection again."""
+        self.maps.save(path)
+
+    @property
+    def rows(self) -> list[str]:
+        """The names of the queries."""
+        return [self.maps.input.features[i] for i in self.maps.members(self.streams[0])]
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the keys."""
+        return [self.maps.input.features[i] for i in self.maps.members(self.streams[1])]
+
+    @property
+    def patch_columns(self) -> list[int]:
+        """The keys that are patches of the picture, row by row of the grid."""
+        place = {feature: n for n, feature in enumerate(self.maps.members(self.streams[1]))}
+        return [place[feature] for feature in patches(self.maps.input).tolist()]
+
+    def matrix(self, panel: Panel) -> np.ndarray:
+        """(query, key) weights of all queries."""
+        weights = self.maps.weights[self.streams][panel[0]]
+        return weights.mean(0) if panel[1] is None else weights[panel[1]]
+
+    def row(self, panel: Panel) -> np.ndarray:
+        """(key,) weights of the selected query; the mean over all queries where none is selected."""
+        matrix = self.matrix(panel)
+        return matrix.mean(0) if self.query is None else matrix[self.query]
+
+    def weights(self, panel: Panel) -> np.ndarray:
+        """What a map shows: the weights of the patches on their grid, or (query, key)."""
+        if not self.over_picture:
+            return self.matrix(panel)
+        return self.row(panel)[self.patch_columns].reshape(self.maps.input.grid)
+
+
+def _panels(
+    shape: tuple[int, ...], layer: int | None, head: int | None, all_heads: bool, all_layers: bool
+) -> tuple[Panel, ...]:
+    """The layers and heads that were asked for, of so many layers and heads."""
+    layers, heads = shape
+    if head is not None and (all_heads or all_layers):
+        raise ValueError(f"all heads were asked for, and head {head} too; leave one of them out")
+    if layer is not None and all_layers:
+        raise ValueError(f"all layers were asked for, and layer {layer} too; leave one of them out")
+    if all_layers:
+        return tuple((one, other) for one in range(layers) for other in range(heads))
+    chosen = _in_range("layer", -1 if layer is None else layer, layers)
+    if all_heads:
+        return tuple((chosen, other) for other in range(heads))
+    return ((chosen, None if head is None else _in_range("head", head, heads)),)
+
+
+def _pair(maps: AttentionMaps, streams: str | tuple[str, str] | None) -> tuple[str, str]:
+    """The streams of queries and keys; where none are named, cross-attention of a decoder, else the first."""
+    if streams is None:
+        return ("target", "source") if ("target", "source") in maps.weights else next(iter(maps.weights))
+    pair = tuple(streams.split(":")) if isinstance(streams, str) else tuple(streams)
+    if pair not in maps.weights:
+        known = ", ".join(":".join(pair) for pair in maps.weights)
+        raise ValueError(
+            f"streams={':'.join(map(str, pair))!r} names no attention here (queries:keys); there is {known}"
+        )
+    return pair
+
+
+def _in_range(what: str, wanted: int, count: int) -> int:
+    """The number of a layer, head or query, where negative numbers count from the end."""
+    if not -count <= wanted < count:
+        raise ValueError(f"{what} {wanted} is out of range: there are {count} here, from 0 to {count - 1}")
+    return wanted % count
+
+
+def _query_row(maps: AttentionMaps, rows: Sequence[int], query: int | str | None, over_picture: bool) -> int | None:
+    """The number of the query that is selected; None: all of them."""
+    if query == "all":
+        return None
+    if query is None:
+        return next((n for n, i in enumerate(rows) if maps.input.special[i]), None) if over_picture else None
+    if isinstance(query, int):
+        return _in_range("query", query, len(rows))
+    names = [maps.input.features[i] for i in rows]
+    found = [n for n, name in enumerate(names) if name == query] or [
+        n for n, name in enumerate(names) if name.strip() == query.strip()
+    ]
+    if len(found) != 1:
+        near = difflib.get_close_matches(query, names, n=3)
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"give a number from 0 to {len(names) - 1}"
+        hint = f"it stands at {', '.join(map(str, found))}; give the number" if found else hint
+        raise ValueError(f"the query {query!r} names {len(found)} tokens, and one is needed: {hint}")
+    return found[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from whence.core.inputs import Input, Target
 from whence.core.results import Result
@@ -71,25 +70,3 @@ class Conservation(Result):
         """The operations that no rule makes conserve, with the modules that use them."""
         names = dict.fromkeys(operation for row in self.rows for operation in row.uncovered)
         return {name: tuple(row.name for row in self.rows if name in row.uncovered) for name in names}
-
-    def plot(self) -> Any:
-        """A matplotlib Figure."""
-        from whence.views import conservation
-
-        return conservation.figure(self)
-
-    def __str__(self) -> str:
-        from whence.views import conservation
-
-        return conservation.plain(self)
-
-    def __rich__(self) -> Any:
-        from whence.views import conservation
-
-        return conservation.coloured(self)
-
-    def to_html(self) -> str:
-        """A self-contained page."""
-        from whence.views import conservation
-
-        return conservation.html(self)

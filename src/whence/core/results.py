@@ -1,4 +1,7 @@
-"""What explaining comes to: Attribution, Comparison. Numbers only: no model, no torch, no looks."""
+"""What explaining comes to: Attribution, Comparison. Numbers only: no model, no torch, no looks.
+
+How a result is shown is found by its type in `display`; a result holds no wording and no colours.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from whence.core import geometry
+from whence.core import display, geometry, shap_export
 from whence.core.inputs import Input, Target, check_axis, merged_words, word_starts
 from whence.core.storage import VERSION, Storable, floats, read_only
 
@@ -47,24 +50,30 @@ class Result(Storable):
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{expected} is damaged ({error}); save it again") from None
 
-    def __str__(self: Any) -> str:
-        from whence import views
+    def write(self, path: str | PathLike[str]) -> None:
+        """Write the result in the form that the file's ending names; `display.endings` lists those that apply."""
+        display.write(self, path)
 
-        return views.plain(self)
+    def __str__(self) -> str:
+        return display.text(self)
 
-    def __rich__(self: Any) -> Any:
-        from whence import views
+    def __rich__(self) -> Any:
+        return display.terminal(self)
 
-        return views.coloured(self)
-
-    def to_html(self: Any) -> str:
+    def to_html(self) -> str:
         """A self-contained page."""
-        from whence import views
-
-        return views.html(self)
+        return display.page(self)
 
     def _repr_html_(self) -> str:
-        return self.to_html()
+        return display.page(self)
+
+    def plot(self) -> Any:
+        """A matplotlib Figure."""
+        return display.figure(self)
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with the rows that a CSV file would have."""
+        return display.frame(self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -167,17 +176,9 @@ class Attribution(Result):
         pixels = self.details.get("pixels")
         return geometry.heatmap(self.input, self.scores, original, None if pixels is None else np.asarray(pixels))
 
-    def plot(self) -> Any:
-        """A matplotlib Figure."""
-        from whence import views
-
-        return views.figure(self)
-
     def to_shap(self) -> Any:
         """A `shap.Explanation`, for shap's own plots; text that was generated has one instance per token."""
-        from whence.core.shap_export import explanation
-
-        return explanation(self)
+        return shap_export.explanation(self.scores, self.base, self.input)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,11 +213,3 @@ class Comparison(Result):
             if attribution.method == key:
                 return attribution
         raise KeyError(f"no attribution by {key!r} here, only by {', '.join(a.method for a in self.attributions)}")
-
-    @property
-    def scale_note(self) -> str:
-        """That every method has its own scale, and how large it is."""
-        from whence.views.tokens import largest, number
-
-        scales = ", ".join(f"{a.method} {number(largest(a.scores))}" for a in self.attributions)
-        return f"Each method has its own scale: compare order and sign, not size. Largest |score|: {scales}."

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from whence.core import registry
+from whence.core import display, registry
 from whence.core.results import Attribution, Result
 from whence.core.statistics import bootstrap, comparable_means, sign_flips, worth
-from whence.core.storage import Storable, floats, read_only
+from whence.core.storage import floats, read_only
 from whence.core.wording import suggest
 
 
 @dataclass(frozen=True, eq=False)
-class Score(Storable):
+class Score(Result):
     """A metric's result."""
 
     metric: str  # the spec: name and options
@@ -34,16 +32,6 @@ class Score(Storable):
         self._set("value", float(self.value))
         if self.values is not None:
             self._set("values", read_only(floats("values", self.values)))
-
-    def __str__(self) -> str:
-        interval = "" if self.interval is None else f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]"
-        examples = ""
-        if self.values is not None:
-            known = int((~np.isnan(self.values)).sum())
-            count = f"{known} of {self.values.size}" if known < self.values.size else str(known)
-            examples = f", {count} example{'s' * (self.values.size != 1)}"
-        hidden = self.hidden and f", hidden by {self.hidden}"
-        return f"{self.metric} = {self.value:.4g}{interval} ({self.better} is better{examples}{hidden})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,9 +67,9 @@ class Scoreboard(Result):
         return Score(self.metrics[m], mean, self.better[m], own, interval, self.hidden[m])
 
     def best(self, metric: str) -> str:
-        """The method with the best mean, on examples where the metric is defined for all that it is ever defined for.
+        """The method with the best mean; the first one where the metric is defined for no method.
 
-        The first one if it is defined for none.
+        Means are taken over the examples on which the metric is defined for every method that it is defined for at all.
         """
         m = _place(self.metrics, metric, "metric")
         return self.methods[int(worth(comparable_means(self.values[:, m]), self.better[m]).argmax())]
@@ -100,39 +88,9 @@ class Scoreboard(Result):
         known = ~np.isnan(values)
         return np.linspace(0, 1, len(values))[known], values[known]
 
-    def __str__(self) -> str:
-        from whence import views
-        from whence.views import board
-
-        return views.uncoloured(board.table(self), views.WIDTH)
-
-    def __rich__(self) -> Any:
-        from whence.views import board
-
-        return board.table(self)
-
-    def to_html(self) -> str:
-        """A self-contained page: the table, and for every metric bars with intervals, and its curves."""
-        from whence import views
-        from whence.views import board
-
-        return views.page(board.html(self))
-
     def to_csv(self) -> str:
         """One line per method and metric: mean, interval, p against the best, examples, seconds per example."""
-        text = io.StringIO()
-        lines = csv.writer(text, lineterminator="\n")
-        lines.writerow(["method", "metric", "better", "hidden", "mean", "low", "high", "p", "examples", "seconds"])
-        for method in self.methods:
-            for metric in self.metrics:
-                s = self.score(method, metric)
-                low, high = s.interval or (float("nan"), float("nan"))
-                count = int((~np.isnan(self.values[self.methods.index(method), self.metrics.index(metric)])).sum())
-                seconds = self.seconds[self.methods.index(method)].mean()
-                numbers = [s.value, low, high, self.p_value(method, metric)]
-                words = [method, metric, s.better, s.hidden]
-                lines.writerow([*words, *(f"{n:.6g}" for n in numbers), count, f"{seconds:.4g}"])
-        return text.getvalue()
+        return display.csv_text(self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -165,30 +123,12 @@ class Arbitration(Result):
     def ranking(self, example: int | None = None) -> list[tuple[str, float]]:
         """The candidates with their mean value, over the examples that chose or of one, best first.
 
-        As in `Scoreboard.best`, over those for which the metric is defined for all candidates.
+        Candidates are compared on the same examples, as methods are in `Scoreboard.best`.
         """
         values = self.values if example is None else self.values[:, [example]]
         means = comparable_means(values.reshape(len(values), -1))
         order = np.argsort(-worth(means, self.better), kind="stable")
         return [(self.candidates[i], float(means[i])) for i in order]
-
-    def __str__(self) -> str:
-        from whence import views
-        from whence.views import board
-
-        return views.uncoloured(board.arbitration(self), views.WIDTH)
-
-    def __rich__(self) -> Any:
-        from whence.views import board
-
-        return board.arbitration(self)
-
-    def to_html(self) -> str:
-        """A self-contained page: what was chosen, the explanation of a single input, and the board."""
-        from whence import views
-        from whence.views import board
-
-        return views.page(board.arbitration_html(self))
 
 
 def _place(names: tuple[str, ...], wanted: str, kind: Literal["method", "metric"]) -> int:

@@ -1,4 +1,4 @@
-"""Results in the form of other packages. Numpy only; no model, no torch."""
+"""Scores of features as a `shap.Explanation`, for shap's own plots. Numpy only; no model, no torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from whence.core.inputs import Input
-from whence.core.results import Attribution
 
 
 def shap_package() -> Any:
@@ -23,17 +22,17 @@ def shap_package() -> Any:
         raise ImportError("this needs the shap package; install it with pip install 'whence[shap]'") from error
 
 
-def explanation(a: Attribution) -> Any:
-    """A `shap.Explanation`: one instance, or one per generated token."""
-    rows = a.scores.shape[:-1]
-    base = np.zeros(rows) if a.base is None else np.asarray(a.base, dtype=float)
-    data = np.empty((*rows, len(a.features)), dtype=object)
-    data[...] = _as_written(a.input)
+def explanation(scores: np.ndarray, base: Any, x: Input) -> Any:
+    """A `shap.Explanation` of the scores of an input's features: one instance, or one per generated token."""
+    rows = scores.shape[:-1]
+    base = np.zeros(rows) if base is None else np.asarray(base, dtype=float)
+    data = np.empty((*rows, len(x.features)), dtype=object)
+    data[...] = _as_written(x)
     return shap_package().Explanation(
-        values=np.array(a.scores, dtype=float),
+        values=np.array(scores, dtype=float),
         base_values=base if rows else float(base),
         data=data,
-        feature_names=list(a.features),
+        feature_names=list(x.features),
     )
 
 

@@ -1,0 +1,106 @@
+"""Arguments and options that several commands share, and what their texts mean: inputs, models, targets, specs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import whence
+from whence.cli.program import Misuse
+from whence.core.files import PICTURES
+
+TEXT_MODEL, PICTURE_MODEL = "sst2", "digits"  # the embedded models that are used when none is named
+
+INPUT = 'A text, a picture file, or named parts as {"text": "...", "pair": "..."}; - reads one per line from stdin.'
+TARGET = "A label, class number or token, or a kind of them, as \"log_odds('positive')\"; default: the prediction."
+SAVE = (
+    "Write a file in the form that its ending names: .json (loads again), .html, .png, .svg, .pdf; .csv and .parquet "
+    "where there is a table. May be repeated; numbered when there are several results."
+)
+InputText = Annotated[str, typer.Argument(metavar="INPUT", help=INPUT, show_default=False)]
+Pair = Annotated[str | None, typer.Argument(metavar="PAIR", help="The second part: pair, continuation, output.")]
+Model = Annotated[str | None, typer.Option("--model", "-m", envvar="WHENCE_MODEL", help="A name, folder or hub id.")]
+Target = Annotated[str | None, typer.Option("--target", help=TARGET)]
+Save = Annotated[list[Path] | None, typer.Option("--save", metavar="FILE", help=SAVE)]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="The same as --save with a .html file.")]
+Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="The same as --save with a .csv file.")]
+Seed = Annotated[int, typer.Option("--seed", help="For what is drawn at random.")]
+Truncate = Annotated[bool, typer.Option("--truncate", help="Cut a text that is too long for the model.")]
+BatchSize = Annotated[int | None, typer.Option("--batch-size", min=1, help="Inputs in one pass.")]
+Device = Annotated[str | None, typer.Option("--device", help="Where the model runs, as cpu or cuda:0.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Take so many examples.")]
+
+
+def inputs(text: str, pair: str | None) -> Any:
+    """What the arguments name: one raw input, or a list with one per line of stdin."""
+    if text != "-":
+        return raw_input(text) if pair is None else (raw_input(text), raw_input(pair))
+    if pair is not None:
+        raise Misuse('a PAIR goes with one INPUT, not with "-"; write lines such as {"text": "...", "pair": "..."}')
+    lines = [raw_input(line.removesuffix("\n")) for line in sys.stdin]
+    if not lines:
+        raise Misuse("stdin is empty; give it one input per line")
+    return lines
+
+
+def raw_input(text: str) -> Any:
+    """A JSON object has named parts; the name of a picture that exists is a path; all else is text."""
+    if text.lstrip().startswith("{"):
+        with suppress(ValueError):
+            return json.loads(text)
+    return Path(text) if text.lower().endswith(PICTURES) and os.path.isfile(text) else text
+
+
+def load(model: str | None, raws: Any, device: str | None) -> whence.Subject:
+    """The model that was named, else the embedded one that fits the input."""
+    if model is None:
+        from whence import zoo
+
+        model = default_model(raws)
+        if model not in zoo.names():
+            shipped = ", ".join(zoo.names()) or "none"
+            raise Misuse(
+                f"no model was named, and the default, {model!r}, is not among those that ship here ({shipped}); "
+                "name a model with --model (one of these, a folder or hub id), or set WHENCE_MODEL"
+            )
+        typer.echo(f"no model was named: {model} is used (see whence models)", err=True)
+    return whence.load(model, device=device)
+
+
+def default_model(raws: Any) -> str:
+    """The embedded model for these inputs: one for pictures, one for texts."""
+    return PICTURE_MODEL if all(map(_is_picture, raws if isinstance(raws, list) else [raws])) else TEXT_MODEL
+
+
+def _is_picture(raw: Any) -> bool:
+    """A picture, or what was meant as one: a file that is missing is better said than explained as a text."""
+    named = raw.get("image") if isinstance(raw, dict) and len(raw) == 1 else raw
+    return isinstance(named, Path) or (isinstance(named, str) and named.lower().endswith(PICTURES))
+
+
+def target_of(subject: whence.Subject, target: str | None) -> str | int | None:
+    """Digits that are no label are a class number; where tokens are generated, they are a token."""
+    if target is None or not target.isdecimal() or subject.generates or target in (subject.labels or ()):
+        return target
+    return int(target)
+
+
+def specs_of(*texts: str) -> list[str]:
+    """`"a,b(x=1, y=2)"` to its specs: commas inside brackets and quotes part nothing."""
+    return [spec for text in texts for spec in _specs_of_one(text)]
+
+
+def _specs_of_one(text: str) -> list[str]:
+    code = f"[{text}]"
+    with suppress(SyntaxError):
+        tree = ast.parse(code, mode="eval").body
+        if isinstance(tree, ast.List):
+            return [ast.get_source_segment(code, item) or "" for item in tree.elts]
+    return [text]  # the registry says what is wrong with it

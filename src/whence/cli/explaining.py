@@ -1,0 +1,175 @@
+"""The commands `whence explain` and `whence compare`, which take the options of methods beside their own."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+import whence
+from whence.cli.arguments import (
+    BatchSize,
+    Csv,
+    Device,
+    Html,
+    InputText,
+    Model,
+    Pair,
+    Save,
+    Seed,
+    Target,
+    Truncate,
+    inputs,
+    load,
+    specs_of,
+    target_of,
+)
+from whence.cli.output import files_for, give, print_json
+from whence.cli.program import Command, Misuse, app
+from whence.core import registry
+from whence.core.specs import parse
+from whence.core.wording import suggest
+
+EXPLAIN_EXAMPLES = """[bold]Examples[/bold]
+whence explain "a masterful film" --model ./my-model --target positive --words
+whence explain "a masterful film" -m ./my-model --method attention --layer 0 --save a.json --save a.pdf
+whence explain "two dogs play" "animals are outside" -m ./my-nli-model
+whence explain '{"prompt": "Paris is", "continuation": " a city"}' -m gpt2
+whence explain - --model ./my-model --json < texts.txt > results.jsonl
+
+Options of the method go here too, as --layer 0; [cyan]whence methods NAME[/cyan] lists them."""
+COMPARE_EXAMPLES = """[bold]Examples[/bold]
+whence compare "a masterful film" -m ./my-model --method attention --method gradient
+whence compare "a masterful film" -m ./my-model --method "attention(layer=0),attention" --save both.png
+
+An option such as --at goes to every method that takes it; name(option=value) sets it for one."""
+EXPLAIN = "Say which parts of the input a prediction came from."
+COMPARE = "Set several methods beside each other, on one input and one target."
+SPEC = "A name, or name(option=value); [cyan]whence methods[/cyan] lists them. To compare, repeat it or use commas."
+Method = Annotated[list[str] | None, typer.Option("--method", metavar="SPEC", help=SPEC)]
+Words = Annotated[bool, typer.Option("--words", help="Merge pieces into words.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON: a line per result, as --save writes it.")]
+
+
+class MethodCommand(Command):
+    """A command that takes the options of a method beside its own, and keeps them in `ctx.obj`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        options: list[Any] = [param for param in self.get_params(ctx) if param.param_type_name == "option"]
+        own, ctx.obj = split_arguments(args, {flag: not param.is_flag for param in options for flag in param.opts})
+        return super().parse_args(ctx, own)
+
+
+@app.command("compare", help=COMPARE, epilog=COMPARE_EXAMPLES, cls=MethodCommand)
+@app.command("explain", help=EXPLAIN, epilog=EXPLAIN_EXAMPLES, cls=MethodCommand)
+def _explain_or_compare(
+    ctx: typer.Context,
+    input: InputText,
+    pair: Pair = None,
+    model: Model = None,
+    method: Method = None,
+    target: Target = None,
+    words: Words = False,
+    as_json: Json = False,
+    save: Save = None,
+    html: Html = None,
+    csv: Csv = None,
+    seed: Seed = 0,
+    truncate: Truncate = False,
+    batch_size: BatchSize = None,
+    device: Device = None,
+) -> None:
+    single = ctx.info_name == "explain"
+    files = files_for("Attribution" if single else "Comparison", save, html, csv)
+    run = _with_methods(ctx, specs_of(*(method or ())))
+    raws = inputs(input, pair)
+    subject = load(model, raws, device)
+    watched = isinstance(raws, list) and len(raws) > 1 and sys.stderr.isatty()
+    settings = {"seed": seed, "batch_size": batch_size, "truncate": truncate, "progress": watched}
+    found = run(subject, raws, target=target_of(subject, target), **settings)
+    results = found if isinstance(found, list) else [found]
+    if words and single:
+        results = [attribution.words() for attribution in results]
+    elif words:
+        results = [whence.Comparison(tuple(a.words() for a in comparison)) for comparison in results]
+    give(results, files, print_json if as_json else None)
+
+
+def split_arguments(args: Sequence[str], takes_value: dict[str, bool]) -> tuple[list[str], list[tuple[str, str]]]:
+    """A command's own arguments, and the options that are not its own: each with the text after it, else True."""
+    own, extra = list[str](), list[tuple[str, str]]()
+    rest = list(args)
+    while rest:
+        arg = rest.pop(0)
+        flag, equals, value = arg.partition("=")
+        if arg == "--":
+            return [*own, arg, *rest], extra
+        if not arg.startswith("--") or flag in takes_value:
+            own.append(arg)
+            if takes_value.get(flag) and not equals and rest:
+                own.append(rest.pop(0))
+        elif not equals and rest and not rest[0].startswith("--") and rest[0] not in takes_value:
+            extra.append((flag, rest.pop(0)))
+        else:
+            extra.append((flag, value if equals else "True"))
+    return own, extra
+
+
+def flag_of(option: str) -> str:
+    """The option of a method as it is written on the command line."""
+    return f"--{option.replace('_', '-')}"
+
+
+def _with_methods(ctx: typer.Context, specs: list[str]) -> Callable[..., Any]:
+    """`explain` or `compare`, with its methods and their options filled in."""
+    from whence.methods.explaining import DEFAULT_METHOD
+
+    if ctx.info_name == "explain":
+        if len(specs) > 1:
+            raise Misuse(f"explain takes one method, and {len(specs)} were named; use whence compare")
+        [(record, options)] = _resolved(ctx, specs or [DEFAULT_METHOD])
+        return partial(whence.explain, method=record.name if specs else None, **options)
+    if not specs:
+        raise Misuse("compare needs methods, and none was named; use --method attention --method gradient")
+    methods = [
+        f"{record.name}({', '.join(f'{name}={value!r}' for name, value in options.items())})"
+        for record, options in _resolved(ctx, specs)
+    ]
+    return partial(whence.compare, methods=methods)
+
+
+def _resolved(ctx: typer.Context, specs: Sequence[str]) -> list[tuple[registry.Record, dict[str, Any]]]:
+    """Every method with the options of its spec and those of the command line that it takes."""
+    records = [registry.find("method", parse(spec)[0]) for spec in specs]
+    given: list[dict[str, Any]] = [{} for _ in specs]
+    for flag, text in ctx.obj:
+        name = flag[2:].replace("-", "_")
+        takers = [(record, mine) for record, mine in zip(records, given, strict=True) if name in record.options]
+        if not takers:
+            raise Misuse(_unknown_option(ctx, flag, name, records))
+        for record, mine in takers:
+            mine[name] = option_value(record, name, text)
+    return [registry.resolve("method", spec, mine) for spec, mine in zip(specs, given, strict=True)]
+
+
+def _unknown_option(ctx: typer.Context, flag: str, name: str, records: Sequence[registry.Record]) -> str:
+    """What is wrong with an option that neither the command nor its methods take."""
+    names = " nor ".join(dict.fromkeys(record.name for record in records))
+    owners = [record.name for record in registry.records("method") if name in record.options]
+    known = {own for param in ctx.command.params for own in param.opts if own.startswith("--")}
+    known |= {flag_of(option) for record in records for option in record.options}
+    hint = f"it is an option of {', '.join(owners)}" if owners else suggest(flag, known)
+    return f"neither whence {ctx.info_name} nor {names} has the option {flag!r}; {hint}"
+
+
+def option_value(record: registry.Record, option: str, text: str) -> Any:
+    """The text as a Python literal, or as it stands where the option takes only that."""
+    with suppress(ValueError, TypeError, SyntaxError):
+        value = ast.literal_eval(text)  # 0,1 on the command line is a list
+        return registry.validate(record, {option: list(value) if isinstance(value, tuple) else value})[option]
+    return registry.validate(record, {option: text})[option]

@@ -1,0 +1,75 @@
+"""What commands give: files first, then text, so that a reader who leaves early costs no result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from whence.cli.program import Misuse
+
+
+def files_for(kind: str, save: Sequence[Path] | None, html: Path | None = None, csv: Path | None = None) -> list[Path]:
+    """The files to write of results of a type (a public name), once it is known that they can be written."""
+    import whence
+    from whence.core import display
+
+    files = [*(save or ()), *(path for path in (html, csv) if path)]
+    check_folders(*files)
+    for flag, ending, path in (("--html", ".html", html), ("--csv", ".csv", csv)):
+        if path and path.suffix.lower() != ending:
+            raise Misuse(f"{flag} writes a {ending} file, and {path.name!r} was named")
+    for path in files:
+        known = display.endings(getattr(whence, kind))
+        if path.suffix.lower() not in known:
+            raise Misuse(f"--save writes {', '.join(known)} files here, and {str(path)!r} is none of them")
+        display.check(getattr(whence, kind), path)
+    return files
+
+
+def check_folders(*paths: Path | None) -> None:
+    """That files can be written where they are named."""
+    for path in paths:
+        if path and not path.parent.is_dir():
+            raise Misuse(f"there is no folder {str(path.parent)!r} to write into; make it, or name another")
+        if path and path.is_dir():
+            raise Misuse(f"{str(path)!r} is a folder; name a file in it")
+
+
+def give(found: Any, files: Sequence[Path], show: Callable[[Any], None] | None = None) -> None:
+    """Write the files of a result, or of every result of a list, and only then show them: by default, print them."""
+    results = found if isinstance(found, list) else [found]
+    for number, result in enumerate(results, 1):
+        for path in files:
+            result.write(path.with_stem(f"{path.stem}-{number}") if len(results) > 1 else path)
+    for result in results:
+        (show or print_result)(result)
+
+
+def print_json(result: Any) -> None:
+    """Print what `save` writes, on one line."""
+    from whence.core.storage import VERSION
+
+    typer.echo(json.dumps({"format": "whence", "version": VERSION, **result.to_dict()}))
+
+
+def print_result(result: Any) -> None:
+    """Print a result, coloured on a terminal, else plain."""
+    console = Console()
+    (console.print if console.is_terminal else print)(result)
+    typer.echo()
+
+
+def print_table(*columns: str, rows: Iterable[Iterable[str]]) -> None:
+    """A table without lines."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
+    for number, column in enumerate(columns):
+        table.add_column(column, no_wrap=number == 0)  # names stay whole, so that they can be copied
+    for row in rows:
+        table.add_row(*row)
+    Console(markup=False, emoji=False).print(table)  # cells may hold square brackets

@@ -1,0 +1,188 @@
+"""How results are shown and written: one generic function per medium, which finds its view by the type of the result.
+
+`whence.views` registers the views of the package's own results. A new type of result registers its own, in any module:
+
+    @display.page.register(MyResult)
+    def page_of_my_result(result: MyResult) -> str: ...
+
+Media: `terminal` (a rich renderable), `text` (plain text; by default what the terminal shows, without colours), `page`
+(HTML), `figure` (a matplotlib Figure), `table` (columns and rows). `write` chooses among them by the ending of a file.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import importlib.util
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import singledispatch
+from os import PathLike
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from whence.core import extensions
+from whence.core.files import FIGURES
+
+WIDTH = 100  # columns of plain text; a wider table takes what it needs
+DOTS_PER_INCH = 150  # of figures that are saved as pixels
+DIGITS = 6  # significant digits of numbers in CSV
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Medium(Generic[T]):
+    """A function of a result that dispatches on the result's type, once the views of the package are loaded."""
+
+    def __init__(self, name: str, noun: str, default: Callable[[Any], T] | None = None) -> None:
+        self.name, self.noun = name, noun
+        self._default = default or self._refuse
+        self._functions = singledispatch(self._default)
+
+    def __call__(self, result: Any) -> T:
+        extensions.load("view")
+        return self._functions(result)
+
+    def register(self, kind: type) -> Callable[[F], F]:
+        """A decorator for the function that shows results of this type in this medium."""
+
+        def registered(function: F) -> F:
+            self._functions.register(kind, function)
+            return function
+
+        return registered
+
+    def covers(self, kind: type) -> bool:
+        """Whether results of this type have a function of their own in this medium."""
+        extensions.load("view")
+        return self._functions.dispatch(kind) is not self._default
+
+    def _refuse(self, result: Any) -> T:
+        kind = type(result).__name__
+        raise TypeError(
+            f"the type {kind} has no {self.noun}; register a function with "
+            f"whence.core.display.{self.name}.register({kind})"
+        )
+
+
+def _uncoloured(result: Any) -> str:
+    """What the terminal shows, without colours."""
+    return uncoloured(terminal(result))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows of plain Python values: texts, numbers, truth values, None."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    digits: Mapping[str, int] = field(default_factory=dict)  # column -> significant digits in CSV, where not DIGITS
+
+
+terminal: Medium[Any] = Medium("terminal", "view for the terminal")
+text: Medium[str] = Medium("text", "plain text", _uncoloured)
+page: Medium[str] = Medium("page", "page")
+figure: Medium[Any] = Medium("figure", "figure")
+table: Medium[Table] = Medium("table", "table")
+
+
+def uncoloured(shown: Any, width: int = WIDTH) -> str:
+    """A rich renderable as text without colour codes, the same on every machine.
+
+    Lines are as long as `width`, and longer where a table with a header needs more room.
+    """
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table as RichTable
+
+    file = io.StringIO()
+    console = Console(file=file, width=10_000, color_system=None, force_jupyter=False, legacy_windows=False)
+    parts = getattr(shown, "renderables", [shown])
+    tables = [part for part in parts if isinstance(part, RichTable) and part.show_header]
+    console.width = max([width, *(Measurement.get(console, console.options, part).maximum for part in tables)])
+    console.print(shown)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def csv_text(result: Any) -> str:
+    """The table of a result as CSV, with numbers of six significant digits."""
+    own, written = table(result), io.StringIO()
+    lines = csv.writer(written, lineterminator="\n")
+    lines.writerow(own.columns)
+    digits = [own.digits.get(column, DIGITS) for column in own.columns]
+    for row in own.rows:
+        pairs = zip(map(_in_utf8, row), digits, strict=True)
+        lines.writerow([f"{value:.{count}g}" if isinstance(value, float) else value for value, count in pairs])
+    return written.getvalue()
+
+
+def frame(result: Any) -> Any:
+    """The table of a result as a pandas DataFrame."""
+    own = table(result)
+    need("pandas", "data", "to_frame()")
+    return importlib.import_module("pandas").DataFrame(_columns(own), columns=list(own.columns))
+
+
+def need(package: str, extra: str, what: str) -> None:
+    """One sentence where an optional package is not installed."""
+    if importlib.util.find_spec(package) is None:
+        raise ImportError(f"{what} needs {package}, which is not installed; run: pip install whence[{extra}]")
+
+
+def endings(kind: Any) -> tuple[str, ...]:
+    """The endings of files that `write` makes of results of this type (or of the type of this result)."""
+    own = kind if isinstance(kind, type) else type(kind)
+    groups = {
+        (".json",): hasattr(own, "save"),
+        (".html",): page.covers(own),
+        FIGURES: figure.covers(own),
+        (".csv", ".parquet"): table.covers(own),
+    }
+    return tuple(ending for group, applies in groups.items() if applies for ending in group)
+
+
+def check(kind: Any, path: str | PathLike[str]) -> None:
+    """Refuse a file that `write` could not make of this type, for its ending or for a package that is missing."""
+    ending, own = Path(path).suffix.lower(), kind if isinstance(kind, type) else type(kind)
+    applying = endings(own)
+    if ending not in applying:
+        known = f"as {', '.join(applying)}" if applying else "to no file"
+        raise ValueError(f"the type {own.__name__} is written {known}, and {str(path)!r} has another ending")
+    if ending in FIGURES:
+        need("matplotlib", "plot", f"a {ending} file")
+    if ending == ".parquet":
+        need("pyarrow", "data", f"a {ending} file")
+
+
+def write(result: Any, path: str | PathLike[str]) -> None:
+    """Write a result in the form that the file's ending names: JSON, a page, a figure, or a table."""
+    check(result, path)
+    file, ending = Path(path), Path(path).suffix.lower()
+    if ending == ".json":
+        result.save(file)
+    elif ending == ".html":
+        file.write_text(page(result), encoding="utf-8")
+    elif ending == ".csv":
+        file.write_text(csv_text(result), encoding="utf-8", newline="")
+    elif ending == ".parquet":
+        _write_parquet(table(result), file)
+    else:
+        figure(result).savefig(file, format=ending[1:], dpi=DOTS_PER_INCH)
+
+
+def _write_parquet(own: Table, file: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table(_columns(own)), file)
+
+
+def _columns(own: Table) -> dict[str, list[Any]]:
+    return {column: [_in_utf8(row[place]) for row in own.rows] for place, column in enumerate(own.columns)}
+
+
+def _in_utf8(value: Any) -> Any:
+    """A text with lone surrogates, which no table can hold, written as escapes; other values as they are."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

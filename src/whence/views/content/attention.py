@@ -1,0 +1,99 @@
+"""What every medium says about selected attention maps: their facts, names, scale, and the table of one map."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from whence.core.attention_maps import AttentionSelection, Panel
+from whence.views.content.attribution import Facts
+from whence.views.text import largest, number, printable, weight
+
+NAMED_ELSEWHERE = 6  # keys beside the picture that are named
+
+
+def row_names(selection: AttentionSelection) -> list[str]:
+    """The queries, printable."""
+    return [printable(name) for name in selection.rows]
+
+
+def column_names(selection: AttentionSelection) -> list[str]:
+    """The keys, printable."""
+    return [printable(name) for name in selection.columns]
+
+
+def panel_name(panel: Panel) -> str:
+    """A layer and head, in words."""
+    return f"layer {panel[0]}, " + ("mean of heads" if panel[1] is None else f"head {panel[1]}")
+
+
+def named_matrix(selection: AttentionSelection) -> tuple[list[str], list[str], np.ndarray]:
+    """Names of rows and columns, and the weights: of one map, or of one query in several."""
+    columns, rows = column_names(selection), row_names(selection)
+    if selection.query is None:
+        return rows, columns, selection.matrix(selection.panels[0])
+    single = len(selection.panels) == 1
+    names = [rows[selection.query]] if single else [panel_name(panel) for panel in selection.panels]
+    return names, columns, np.stack([selection.row(panel) for panel in selection.panels])
+
+
+def scale(selection: AttentionSelection) -> float:
+    """The largest weight that is shown."""
+    if selection.query is not None and not selection.over_picture:
+        return largest(named_matrix(selection)[2])
+    return max(largest(selection.weights(panel)) for panel in selection.panels)
+
+
+def title(selection: AttentionSelection) -> list[str]:
+    """The lines above a figure."""
+    known = dict(facts(selection))
+    named = ", ".join(
+        text if text.startswith(("all", "mean")) else f"{what} {text}" for what, text in list(known.items())[1:3]
+    )
+    return [
+        f"{known['model']}: attention, {named}",
+        *(f"{name}: {known[name]}" for name in ("query", "elsewhere", "streams", "sink") if name in known),
+    ]
+
+
+def facts(selection: AttentionSelection) -> Facts:
+    """What every medium says before it shows weights, printable."""
+    layer, head = _layer_and_head(selection)
+    found = [("model", selection.maps.model or "not named"), ("layer", layer), ("head", head)]
+    if selection.query is not None:
+        found.append(("query", f"{row_names(selection)[selection.query]} (number {selection.query})"))
+    elif selection.over_picture:
+        found.append(("query", f"mean of {len(selection.rows)}"))
+    if len(selection.panels) == 1 and selection.over_picture:
+        found += [("elsewhere", _elsewhere(selection))]
+    found += [("streams", _streams_text(selection)), ("scale", f"largest weight {number(scale(selection))}")]
+    lost = max(float((1 - selection.matrix(panel).sum(-1)).max()) for panel in selection.panels)
+    if lost > 1e-2:
+        found.append(("sink", f"rows sum to less than 1: up to {lost:.2f} went to a learned sink"))
+    found += [("note", note) for note in selection.maps.input.notes]
+    return [(label, printable(text)) for label, text in found if text]
+
+
+def _layer_and_head(selection: AttentionSelection) -> tuple[str, str]:
+    layers, heads = selection.maps.weights[selection.streams].shape[:2]
+    (layer, head), last = selection.panels[0], selection.panels[-1]
+    layer_text = f"all {layers} layers" if last[0] != layer else f"{layer} of 0-{layers - 1}"
+    if last[1] != head:
+        return layer_text, f"all {heads} heads"
+    return layer_text, f"mean of {heads} heads" if head is None else f"{head} of 0-{heads - 1}"
+
+
+def _streams_text(selection: AttentionSelection) -> str:
+    query, key = selection.streams
+    if query == key and len(selection.maps.weights) == 1:
+        return ""
+    text = f"{query} looks at {key}"
+    later = "; a row is the token that is read, and decides the next one" if query == "target" else ""
+    return text + (later if selection.query is None else "")
+
+
+def _elsewhere(selection: AttentionSelection) -> str:
+    """The keys beside the picture, the strongest first."""
+    row, names = selection.row(selection.panels[0]), column_names(selection)
+    others = sorted(set(range(len(row))) - set(selection.patch_columns), key=lambda n: -row[n])
+    rest = f", and {len(others) - NAMED_ELSEWHERE} more" if len(others) > NAMED_ELSEWHERE else ""
+    return ", ".join(f"{names[n]} {weight(row[n], largest(row))}" for n in others[:NAMED_ELSEWHERE]) + rest

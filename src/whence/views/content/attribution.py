@@ -1,0 +1,118 @@
+"""What every medium says about an Attribution: its facts, its rows of scores, the texts its features belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from whence.core.geometry import grid_scores
+from whence.core.inputs import Input, Target
+from whence.core.results import Attribution
+from whence.views.content.picture import on_picture
+from whence.views.text import largest, number, printable
+
+ALL_ZERO = "all scores are 0"
+Facts = list[tuple[str, str]]
+
+
+def facts(a: Attribution) -> Facts:
+    """What every medium says before it shows scores, printable."""
+    found = [("method", a.method), ("target", target_text(a))]
+    found += row_facts(a) if a.scores.ndim == 1 else [("scale", _scale_text(a.scores))]
+    broken = int((~np.isfinite(a.scores)).sum())
+    if broken:
+        found.append(("warning", f"{broken} of {a.scores.size} scores are not finite"))
+    found += [("note", note) for note in dict.fromkeys((*a.notes, *a.input.notes))]
+    return [(label, printable(text)) for label, text in found]
+
+
+def row_facts(a: Attribution, row: int | None = None) -> Facts:
+    """f(x), base, residual and scale of one row of scores."""
+    output, base, residual, scores = (of_row(value, row) for value in (a.output, a.base, a.residual, a.scores))
+    found = [("f(x)", number(output))]
+    if base is not None:
+        found.append(("base", number(base)))
+    return [*found, ("residual", _residual_text(residual, scores)), ("scale", _scale_text(scores))]
+
+
+def of_row(value: Any, row: int | None) -> Any:
+    """The entry of a generated row; the value itself where there are no rows."""
+    return value if row is None or value is None else value[row]
+
+
+def target_text(a: Attribution) -> str:
+    """What is explained, in words."""
+    targets = row_targets(a)
+    if a.scores.ndim == 2:
+        kinds = {x.name if x.kind == "function" else x.kind.replace("_", "-") for x in targets}
+        return f"{', '.join(sorted(kinds))} of {len(a.scores)} generated tokens, one row each"
+    return f"{targets[0]}, as the model predicts" if targets[0].predicted else str(targets[0])
+
+
+def _residual_text(residual: float | None, scores: np.ndarray) -> str:
+    if residual is None:
+        return "none: these scores are not shares of f(x)"
+    total = float(np.abs(scores).sum())
+    if not total or not np.isfinite(total):
+        return number(residual)
+    return f"{number(residual)} ({abs(residual) / total:.2%} of the sum of |scores|)"
+
+
+def _scale_text(scores: np.ndarray) -> str:
+    scale = largest(scores)
+    return f"largest |score| {number(scale)}" if scale or not np.isfinite(scores).all() else ALL_ZERO
+
+
+def row_targets(a: Attribution) -> tuple[Target, ...]:
+    """The target of every row of scores."""
+    return a.target if isinstance(a.target, tuple) else (a.target,) * max(1, len(a.input.generated))
+
+
+def row_names(a: Attribution) -> list[str]:
+    """The generated tokens by name; by their targets' where they are merged into words."""
+    names = [a.features[i] for i in a.input.generated]
+    if len(set(a.input.generated)) < len(names):
+        pairs = zip(row_targets(a), names, strict=True)
+        names = [name if target.kind == "function" else target.name for target, name in pairs]
+    return [printable(name) for name in names]
+
+
+def sections(x: Input, indices: Iterable[int]) -> list[tuple[str, list[int]]]:
+    """The features by the text they belong to, in reading order; special tokens join their neighbours."""
+    labels = [part or ("" if x.special[i] else x.streams[i]) for i, part in enumerate(x.parts)]
+    order = range(len(labels))
+    for walk in (order[1:], order[-2::-1]):  # from the left, then for leading special tokens from the right
+        step = -1 if walk.step > 0 else 1
+        for i in walk:
+            if not labels[i] and x.streams[i] == x.streams[i + step]:
+                labels[i] = labels[i + step]
+    named = groupby(indices, key=lambda i: labels[i] or x.streams[i])
+    return [(label, list(members)) for label, members in named]
+
+
+def several_texts(x: Input) -> bool:
+    """Whether the texts need their names."""
+    return len(sections(x, range(len(x.features)))) > 1
+
+
+def off_picture(a: Attribution) -> list[int]:
+    """The features that are shown as tokens."""
+    patches = on_picture(a.input)
+    return [i for i in range(len(a.features)) if i not in patches]
+
+
+def only_special_beside_picture(a: Attribution) -> bool:
+    """Whether no bars are needed: a bar alone, on a scale of its own, would look strong whatever its score is."""
+    others = off_picture(a)
+    return a.scores.ndim == 1 and 0 < len(others) < len(a.features) and bool(a.special[others].all())
+
+
+def pictures(a: Attribution) -> list[tuple[str, np.ndarray]]:
+    """The patch grid of every row of scores, by the row's name; empty without a picture."""
+    if not on_picture(a.input):
+        return []
+    grids = grid_scores(a.input, a.scores)
+    return [("", grids)] if grids.ndim == 2 else list(zip(row_names(a), grids, strict=True))

@@ -1,0 +1,227 @@
+"""What every medium says about a Scoreboard: means with intervals, ranks, curves, and the colour of every method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from whence.core.scoreboards import Score, Scoreboard
+from whence.core.wording import counted
+from whence.views.colours import METHODS, OTHER_METHODS
+from whence.views.text import largest, printable, weight
+
+ARROWS = {"higher": "\u2191", "lower": "\u2193"}
+BEST = "\u2605"  # a star
+CLOSE = 0.05  # a p above it: not told apart from the best
+FEW = 6  # methods in colour, of each metric
+
+SHOWN, HIDDEN = "share of features shown", "share of features hidden"
+CHANCE = "p of the target's class"
+AXES = {  # of the curve of a metric: what grows, and what is watched
+    "auac": (f"{SHOWN}, highest score first", CHANCE),
+    "insertion": (f"{SHOWN}, highest score first", CHANCE),
+    "deletion": (f"{HIDDEN}, highest score first", CHANCE),
+    "aupc": (f"{HIDDEN}, lowest |score| first", CHANCE),
+    "au_mse": (f"{HIDDEN}, lowest |score| first", "squared change of the logits"),
+    "positive_perturbation": ("share of pixels blackened, highest score first", "accuracy"),
+    "negative_perturbation": ("share of pixels blackened, lowest score first", "accuracy"),
+}
+
+
+def curve_axes(metric: str) -> tuple[str, str]:
+    """What the axes of a metric's curve show: across, and up."""
+    across, up = AXES.get(metric.partition("(")[0], ("share of features", "value"))
+    return across, CHANCE if "measure='probability'" in metric else up
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method by one metric."""
+
+    method: str
+    score: Score
+    best: bool = False
+    p: float | None = None  # against the best; None for the best itself and where nothing can be told
+
+    @property
+    def star(self) -> str:
+        """What marks the best, and what is not told apart from the best."""
+        if self.best:
+            return BEST
+        return "*" if self.p is not None and self.p > CLOSE else ""
+
+    @property
+    def defined_for(self) -> str:
+        """The number of examples in the mean, where the metric is not defined for all of them."""
+        values = self.score.values
+        known = 0 if values is None else int(np.isfinite(values).sum())
+        return f" ({known})" if values is not None and 0 < known < values.size else ""
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The interval of the mean; the mean itself where there is none."""
+        return self.score.interval or (self.score.value, self.score.value)
+
+    @property
+    def against_best(self) -> str:
+        """How sure the difference to the best is, in words."""
+        if self.p is None:
+            return "best" if self.best else ""
+        return "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}{self.star}"
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a method is drawn: `dash` are the lengths of dashes and gaps, `line` is the CSS name of the same."""
+
+    colour: str = OTHER_METHODS
+    width: float = 1
+    dash: tuple[int, ...] = ()
+    line: str = "solid"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The span of numbers that bars are drawn over."""
+
+    low: float
+    high: float
+    from_zero: bool  # bars start at zero; else dots are drawn, as zero would press the differences together
+
+
+def facts_line(board: Scoreboard) -> str:
+    """Model, number of examples, seed."""
+    return f"{board.model}, {counted(board.values.shape[-1], 'example')}, seed {board.seed}".removeprefix(", ")
+
+
+def rows(board: Scoreboard, metric: str) -> list[Row]:
+    """All methods by one metric."""
+    leader, found = board.best(metric), []
+    for method in board.methods:
+        score = board.score(method, metric)
+        told = method != leader and score.interval is not None
+        best = method == leader and bool(np.isfinite(score.value)) and len(board.methods) > 1
+        found.append(Row(method, score, best, board.p_value(method, metric) if told else None))
+    return found
+
+
+def ranked(found: Sequence[Row]) -> list[Row]:
+    """The best first, what is not defined last."""
+    sign = -1 if found[0].score.better == "higher" else 1
+    return sorted(found, key=lambda row: sign * row.score.value if np.isfinite(row.score.value) else math.inf)
+
+
+def cells(found: Sequence[Row]) -> list[tuple[Row, str, str]]:
+    """Means, and intervals without a space, so that lines break before them; all with the same decimals."""
+    means = np.array([row.score.value for row in found])
+    scale, written = largest(means), []
+    for row in found:
+        mean = weight(row.score.value, scale) if np.isfinite(row.score.value) else "-"
+        ends = row.score.interval
+        interval = ("" if ends is None else f"[{weight(ends[0], scale)},{weight(ends[1], scale)}]") + row.defined_for
+        written.append((row, mean, interval))
+    widest = max(len(mean) for _, mean, _ in written)
+    return [(row, mean.rjust(widest), interval) for row, mean, interval in written]
+
+
+def heading(board: Scoreboard, metric: int) -> list[str]:
+    """A metric's name with its direction, its options, and what hides features; printable."""
+    name, bracket, options = printable(board.metrics[metric]).partition("(")
+    hidden = board.hidden[metric] and f"hidden: {printable(board.hidden[metric])}"
+    lines = [f"{name}\u00a0{ARROWS[board.better[metric]]}", bracket + options, hidden]
+    return [line for line in lines if line]
+
+
+def note(board: Scoreboard) -> str:
+    """What the signs mean; one example has neither intervals nor a test."""
+    if board.values.shape[-1] == 1:
+        return ""
+    some = np.isnan(board.values).any(-1) & ~np.isnan(board.values).all(-1)
+    counts = " In round brackets: for how many examples it is defined." if some.any() else ""
+    several = len(board.methods) > 1
+    told = f"; {BEST} the best, * not told apart from it (p > {CLOSE}, paired sign flips)" if several else ""
+    return f"Means with 95 % intervals{told}.{counts}"
+
+
+def metric_facts(board: Scoreboard, metric: int) -> str:
+    """Direction, what hides features, and for how many examples the metric is defined where not for all."""
+    found = [f"{board.better[metric]} is better"]
+    if board.hidden[metric]:
+        found.append(f"hidden features: {board.hidden[metric]}")
+    counts = (~np.isnan(board.values[:, metric])).sum(-1)
+    if counts.min() < board.values.shape[-1]:
+        span = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
+        found.append(f"defined for {span} of {counted(board.values.shape[-1], 'example')}, by method")
+    return printable("; ".join(found))
+
+
+def styles(by_metric: Iterable[Sequence[Row]]) -> dict[str, Style]:
+    """One style for a method by all metrics: a colour, and dashes where there are more methods than colours."""
+    metrics = list(by_metric)
+    found = {row.method: Style() for row in metrics[0]}
+    found |= {row.method: Style("currentColor", 1.6, (2, 3), "dotted") for row in metrics[0] if _is_random(row.method)}
+    for number, method in enumerate(dict.fromkeys(row.method for own in metrics for row in _in_colour(own))):
+        colour = METHODS[number % len(METHODS)]
+        dashed = number // len(METHODS) % 2
+        found[method] = Style(colour, 2.2, (7, 3), "dashed") if dashed else Style(colour, 2.2)
+    return found
+
+
+def styles_of(found: Sequence[Row], all_styles: dict[str, Style]) -> dict[str, Style]:
+    """The styles of methods by one metric: only its best few, and random, are in colour."""
+    coloured = {row.method for row in _in_colour(found)} | {row.method for row in found if _is_random(row.method)}
+    return {row.method: all_styles[row.method] if row.method in coloured else Style() for row in found}
+
+
+def _in_colour(found: Sequence[Row]) -> list[Row]:
+    """The best, which are drawn in colour."""
+    return [row for row in found if np.isfinite(row.score.value) and not _is_random(row.method)][:FEW]
+
+
+def _is_random(method: str) -> bool:
+    return method.partition("(")[0] == "random"
+
+
+def curves(board: Scoreboard, metric: str, found: Sequence[Row]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The mean curve of every method that has one, in the order of the rows."""
+    lines = {row.method: board.curve(row.method, metric) for row in found}
+    return {method: line for method, line in lines.items() if len(line[0])}
+
+
+def drawing_order(lines: Iterable[str], own: dict[str, Style]) -> list[str]:
+    """Methods from the lowest line to the topmost: those in grey first, the best last."""
+    return sorted(reversed(list(lines)), key=lambda method: own[method].width)
+
+
+def bar_range(found: Sequence[Row]) -> Range | None:
+    """What the bars of all rows span, with room at the ends; None where no value is defined."""
+    drawn = [row for row in found if np.isfinite(row.score.value)]
+    if not drawn:
+        return None
+    low, high = min(row.ends[0] for row in drawn), max(row.ends[1] for row in drawn)
+    zero = min(abs(low), abs(high)) <= high - low or low <= 0 <= high
+    if zero:
+        low, high = min(low, 0.0), max(high, 0.0)
+    return Range(*widened(low, high, 0.0 if low == 0 else 0.03, 0.0 if high == 0 else 0.03), zero)
+
+
+def widened(low: float, high: float, below: float, above: float) -> tuple[float, float]:
+    """A range with room at its ends, never empty."""
+    span = high - low or abs(high) or 1.0
+    return low - below * span, high + (above * span if high > low else span)
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """Round numbers within a range, about as many as wanted."""
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * size for size in (1, 2, 2.5, 5, 10) if power * size >= rough * (1 - 1e-9))
+    return [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def tick_text(value: float) -> str:
+    """A tick's number."""
+    return f"{round(value, 12):g}"

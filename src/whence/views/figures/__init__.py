@@ -1,0 +1,1 @@
+"""How results look as matplotlib figures, a module per type of result."""

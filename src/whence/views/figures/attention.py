@@ -1,0 +1,167 @@
+"""Attention maps as a figure: one map with names, the heads of a layer, all layers, or weights over the picture."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import Any
+
+import numpy as np
+
+from whence.core import display
+from whence.core.attention_maps import AttentionMaps, AttentionSelection, Panel
+from whence.core.geometry import patches
+from whence.views.colours import WEIGHTS, WEIGHTS_OVER_PICTURE, colour_map
+from whence.views.content.attention import column_names, named_matrix, row_names, scale, title
+from whence.views.content.picture import overlay, picture
+from whence.views.figures.layout import new_figure
+
+CELL, MAP = 0.32, 12.0  # inches: a cell, and the most that all cells of a map may take
+SMALL = 1.3  # inches of a map among all layers
+MISSING = "0.75"  # the grey of what is not a number, and of the gaps between maps
+
+
+@display.figure.register(AttentionSelection)
+def figure(selection: AttentionSelection) -> Any:
+    """The selected maps under their facts."""
+    if not selection.over_picture and (selection.query is not None or len(selection.panels) == 1):
+        drawn = _one_map(selection)
+    elif len({layer for layer, _ in selection.panels}) > 1:
+        drawn = _all_layers(selection)
+    else:
+        drawn = _heads(selection)
+    fitting = int(12 * drawn.get_figwidth())  # letters in a line
+    lines = (textwrap.fill(line, fitting) for line in title(selection))
+    drawn.suptitle("\n".join(lines), fontsize="medium", parse_math=False)
+    return drawn
+
+
+@display.figure.register(AttentionMaps)
+def figure_of_all(maps: AttentionMaps) -> Any:
+    """The maps that are selected when nothing is asked for."""
+    return figure(maps.view())
+
+
+def _one_map(selection: AttentionSelection) -> Any:
+    """A heat map with names at both axes."""
+    rows, columns, matrix = named_matrix(selection)
+    cell = min(CELL, MAP / max(matrix.shape))
+    size = (max(5.0, 2.8 + cell * len(columns)), max(2.0, 2.0 + cell * len(rows)))
+    drawn = new_figure(*size)
+    axes = drawn.subplots()
+    _heat(axes, matrix, scale(selection), aspect="equal")
+    _label(axes, rows, columns, cell)
+    axes.set(xlabel="key", ylabel="query" if selection.query is None else "")
+    _colour_bar(drawn, axes, selection, scale(selection), 0.9)
+    return drawn
+
+
+def _heads(selection: AttentionSelection) -> Any:
+    """The heads of a layer side by side, or one map over the picture."""
+    count = len(selection.panels)
+    across = math.ceil(math.sqrt(count))
+    down = math.ceil(count / across)
+    rows, columns = selection.weights(selection.panels[0]).shape
+    named = not selection.over_picture and max(rows, columns) <= 24
+    side = 4.5 if count == 1 else max(2.2, 0.16 * columns) if named else 2.2
+    tall = side * _slimness(rows, columns)
+    margin = 1.0 if named else 0.3
+    size = (max(5.0, 1.2 + margin + side * across), 1.0 + margin + (tall + 0.25) * down)
+    drawn = new_figure(*size)
+    grid = drawn.subplots(down, across, squeeze=False)
+    for axes in grid.ravel()[count:]:
+        axes.set_axis_off()
+    limit = scale(selection)
+    for place, (panel, axes) in enumerate(zip(selection.panels, grid.ravel(), strict=False)):
+        first, last = place % across == 0, place + across >= count
+        if selection.over_picture:
+            axes.imshow(_overlaid(selection, panel, limit))
+            axes.set(xticks=[], yticks=[])
+            _frame_query(axes, selection)
+        else:
+            _heat(axes, selection.matrix(panel), limit, aspect="auto")
+            axes.tick_params(labelleft=first, labelbottom=last, labelsize="small")
+        if named:
+            _label(axes, row_names(selection) if first else [], column_names(selection) if last else [], side / columns)
+        if count > 1:
+            axes.set_title(f"head {panel[1]}", fontsize="small")
+    _colour_bar(drawn, grid, selection, limit, 0.9 if down < 3 else 0.5)
+    return drawn
+
+
+def _all_layers(selection: AttentionSelection) -> Any:
+    """Layers from top to bottom, heads from left to right, as one picture: so many axes would take long to draw."""
+    layers, heads = selection.panels[-1][0] + 1, len(selection.panels) // (selection.panels[-1][0] + 1)
+    limit = scale(selection)
+    draw = (lambda panel: _overlaid(selection, panel, limit) / 255) if selection.over_picture else selection.weights
+    tiles = [draw(panel) for panel in selection.panels]
+    down, across = tiles[0].shape[:2]
+    gap = max(1, round(0.06 * max(down, across)))
+    edges = ((0, gap), (0, gap), (0, 0))[: tiles[0].ndim]
+    padded = [
+        np.pad(tile.astype(float), edges, constant_values=1.0 if selection.over_picture else np.nan) for tile in tiles
+    ]
+    rows = [np.concatenate(padded[start : start + heads], 1) for start in range(0, len(padded), heads)]
+    whole = np.concatenate(rows, 0)[:-gap, :-gap]
+    tall = SMALL * _slimness(down, across)
+    size = (max(5.0, 2.0 + SMALL * heads), max(2.5, 1.2 + tall * layers))
+    drawn = new_figure(*size)
+    axes = drawn.subplots()
+    if selection.over_picture:
+        axes.imshow(whole, aspect="auto")
+    else:
+        _heat(axes, whole, limit, aspect="auto")
+    axes.set_xticks([n * (across + gap) + (across - 1) / 2 for n in range(heads)], [f"head {n}" for n in range(heads)])
+    axes.set_yticks([n * (down + gap) + (down - 1) / 2 for n in range(layers)], [f"layer {n}" for n in range(layers)])
+    axes.tick_params(top=False, bottom=False, left=False, labeltop=True, labelbottom=False, labelsize="small")
+    axes.spines[:].set_visible(False)
+    _colour_bar(drawn, axes, selection, limit, 0.9 if layers < 3 else 0.5)
+    return drawn
+
+
+def _slimness(rows: int, columns: int) -> float:
+    """Height of a map by its width, within reason."""
+    return min(3.0, max(1 / 3, rows / columns))
+
+
+def _heat(axes: Any, matrix: np.ndarray, limit: float, aspect: str) -> None:
+    shown = np.ma.masked_invalid(matrix)
+    axes.imshow(
+        shown, aspect=aspect, interpolation="nearest", cmap=colour_map(*WEIGHTS, bad=MISSING), vmin=0, vmax=limit or 1.0
+    )
+
+
+def _overlaid(selection: AttentionSelection, panel: Panel, limit: float) -> np.ndarray:
+    return overlay(picture(selection.maps.input), selection.weights(panel), limit)
+
+
+def _frame_query(axes: Any, selection: AttentionSelection) -> None:
+    """A frame around the query where it is a patch."""
+    from matplotlib.patches import Rectangle
+
+    rows, on_grid = selection.maps.members(selection.streams[0]), patches(selection.maps.input).tolist()
+    if selection.query is None or rows[selection.query] not in on_grid:
+        return
+    grid, seen = selection.maps.input.grid or (1, 1), picture(selection.maps.input)
+    down, across = divmod(on_grid.index(rows[selection.query]), grid[1])
+    height, width = seen.shape[0] / grid[0], seen.shape[1] / grid[1]
+    corner = (across * width - 0.5, down * height - 0.5)
+    axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor="darkorange", linewidth=2))
+
+
+def _colour_bar(drawn: Any, axes: Any, selection: AttentionSelection, limit: float, shrink: float) -> None:
+    from matplotlib.cm import ScalarMappable
+
+    shown = ScalarMappable(cmap=colour_map(*(WEIGHTS_OVER_PICTURE if selection.over_picture else WEIGHTS), bad=MISSING))
+    shown.set_clim(0, limit or 1.0)
+    drawn.colorbar(shown, ax=axes, label="attention weight", shrink=shrink)
+
+
+def _label(axes: Any, rows: list[str], columns: list[str], cell: float) -> None:
+    """Names at the axes, in a size that fits the cells (of so many inches); only some where that were too small."""
+    size = min(9.0, cell * 72 * 0.8)
+    step = math.ceil(5.5 / size)
+    for axis, names, turn in ((axes.yaxis, rows, 0), (axes.xaxis, columns, 90)):
+        chosen = range(0, len(names), step)
+        labels = [names[n] if len(names[n]) <= 24 else names[n][:23] + "…" for n in chosen]
+        axis.set_ticks(list(chosen), labels, fontsize=max(size, 5.5), rotation=turn, parse_math=False)

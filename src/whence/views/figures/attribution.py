@@ -1,0 +1,90 @@
+"""An Attribution as a figure: bars for tokens, a matrix for generated text, the picture under its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from whence.core import display
+from whence.core.results import Attribution
+from whence.views.colours import AGAINST, FOR, colour_map, in_figure, of_sign
+from whence.views.content.attribution import facts, off_picture, only_special_beside_picture, pictures, row_names
+from whence.views.content.picture import overlay, picture, scale_of_patches
+from whence.views.figures.layout import new_figure
+from whence.views.text import largest, number, printable
+
+WHITE = (255, 255, 255)
+Panel = tuple[float, float, Callable[[Any], None]]  # width and height in inches, and what draws on the axes
+
+
+@display.figure.register(Attribution)
+def figure(a: Attribution) -> Any:
+    """The facts above panels side by side."""
+    said = [f"{label}: {text}" for label, text in facts(a)]
+    if only_special_beside_picture(a):
+        said.append(beside_picture(a))
+    widths, heights, draw = zip(*panels(a), strict=True)
+    drawn = new_figure(sum(widths), max(heights) + 0.2 * len(said))
+    drawn.suptitle("\n".join(said), fontsize="small", parse_math=False)
+    for axes, draw_on in zip(drawn.subplots(1, len(draw), squeeze=False, width_ratios=widths)[0], draw, strict=True):
+        draw_on(axes)
+    return drawn
+
+
+def beside_picture(a: Attribution) -> str:
+    """The scores of the special tokens that have no place on the picture."""
+    beside = (f"{printable(a.features[i])} {number(a.scores[i])}" for i in off_picture(a))
+    return f"not on the picture: {', '.join(beside)}"
+
+
+def panels(a: Attribution) -> Iterator[Panel]:
+    """The pictures under their scores, and the tokens beside them."""
+    others, scale = off_picture(a), largest(a.scores)
+    for name, grid in pictures(a):
+        yield 4.5, 4.5, partial(_draw_overlay, a=a, grid=grid, title=name)
+    if a.scores.ndim == 2 and others:
+        drawn = partial(_draw_matrix, a=a, indices=others, scale=scale)
+        yield 5 + 0.35 * len(others), 1.5 + 0.3 * len(a.scores), drawn
+    elif others and not only_special_beside_picture(a):
+        yield 6.0, 0.8 + 0.24 * len(others), partial(_draw_bars, a=a, indices=others)
+
+
+def _draw_bars(axes: Any, a: Attribution, indices: list[int]) -> None:
+    """Tokens from top to bottom, a bar for each score."""
+    values = a.scores[indices]
+    colours = [in_figure(of_sign(value)) for value in values]
+    names = [printable(a.features[i]) for i in indices]
+    axes.barh(range(len(indices)), np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0), color=colours)
+    axes.set_yticks(range(len(indices)), names, parse_math=False)
+    for label, i in zip(axes.get_yticklabels(), indices, strict=True):
+        label.set_alpha(0.5 if a.special[i] else 1.0)
+    axes.set_ylim(len(indices) - 0.4, -0.6)
+    axes.axvline(0, color="grey", linewidth=0.8)
+    axes.set_xlabel("score (red: against, blue: for)")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _draw_matrix(axes: Any, a: Attribution, indices: list[int], scale: float) -> None:
+    """Generated tokens as rows, features as columns; what a row could not see is grey."""
+    limit = scale or 1.0
+    shown = np.ma.masked_where(~a.visible[:, indices], a.scores[:, indices])
+    colours = colour_map(AGAINST, WHITE, FOR, bad="0.8")
+    drawn = axes.imshow(shown, cmap=colours, vmin=-limit, vmax=limit, aspect="auto")
+    axes.set_xticks(range(len(indices)), [printable(a.features[i]) for i in indices], rotation=90, parse_math=False)
+    residuals = ["none"] * len(a.scores) if a.residual is None else [number(r) for r in a.residual]
+    rows = zip(row_names(a), a.output, residuals, strict=True)
+    labels = [f"{name}   f(x) {number(output)}, residual {residual}" for name, output, residual in rows]
+    axes.set_yticks(range(len(a.scores)), labels, parse_math=False)
+    axes.figure.colorbar(drawn, ax=axes, label="score (grey: not seen, or not finite)")
+
+
+def _draw_overlay(axes: Any, a: Attribution, grid: np.ndarray, title: str) -> None:
+    """The picture under its scores."""
+    scale = scale_of_patches(a.input, a.scores)
+    axes.imshow(overlay(picture(a.input), grid, scale))
+    legend = f"blue: for, red: against, full colour at {number(scale)}"
+    axes.set_title(f"{title}\n{legend}".strip(), fontsize="small", parse_math=False)
+    axes.set_axis_off()

@@ -1,0 +1,77 @@
+"""An Attribution as a page: its facts, the picture under its scores, tokens or a matrix of generated rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from whence.core import display
+from whence.core.results import Attribution
+from whence.views.content.attribution import (
+    facts,
+    off_picture,
+    pictures,
+    row_names,
+    row_targets,
+    sections,
+    several_texts,
+)
+from whence.views.content.picture import scale_of_patches
+from whence.views.pages import layout
+from whence.views.pages.layout import Part, cell, rendered
+from whence.views.text import largest, number, printable, right_to_left
+
+
+@display.page.register(Attribution)
+def page(a: Attribution) -> str:
+    """A self-contained page."""
+    return rendered(part(a))
+
+
+def part(a: Attribution) -> Part:
+    """The part of a page that shows an attribution."""
+    scale, others, grids = largest(a.scores), off_picture(a), pictures(a)
+    patch_scale = scale_of_patches(a.input, a.scores) if grids else 0.0
+    given = {
+        "facts": facts(a),
+        "pictures": layout.pictures(a.input, [(name or "scores", grid, patch_scale) for name, grid in grids])
+        if grids
+        else None,
+        "picture_limit": number(patch_scale) if patch_scale else None,
+        "texts": _texts(a, others, scale) if a.scores.ndim == 1 else [],
+        "matrix": _matrix(a, others, scale) if a.scores.ndim == 2 else None,
+        "limit": number(scale) if scale and others and not (grids and patch_scale == scale) else None,
+        "some_hidden": not a.visible.all(),
+    }
+    return Part("attribution.html", given)
+
+
+def _texts(a: Attribution, indices: list[int], scale: float) -> list[dict[str, Any]]:
+    """The tokens of every text, with the text's name where there are several."""
+    several, found = several_texts(a.input), []
+    for label, members in sections(a.input, indices):
+        # A paragraph's dir=auto does not look into children with a direction of their own, so it is decided here.
+        own = "".join(a.features[i] for i in members if not a.special[i])
+        tokens = [(printable(a.features[i]), bool(a.special[i]), cell(a.scores[i], scale)) for i in members]
+        name = printable(label) if several else ""
+        found.append({"name": name, "direction": "rtl" if right_to_left(own) else "ltr", "tokens": tokens})
+    return found
+
+
+def _matrix(a: Attribution, indices: list[int], scale: float) -> dict[str, Any]:
+    """Generated tokens as rows, features as columns; the cell of what a row could not see is None."""
+    features = [printable(name) for name in a.features]
+    per_row = {"f(x)": a.output, "base": a.base, "residual": a.residual}
+    per_row = {name: values for name, values in per_row.items() if values is not None}
+    rows = []
+    for row, (name, target) in enumerate(zip(row_names(a), row_targets(a), strict=True)):
+        cells = [
+            cell(a.scores[row, i], scale, of=f"{features[i]} → {name}") if a.visible[row, i] else None for i in indices
+        ]
+        numbers = [number(values[row]) for values in per_row.values()] + [number(largest(a.scores[row]))]
+        rows.append({"name": name, "target": printable(str(target)), "cells": cells, "numbers": numbers})
+    return {
+        "groups": [(printable(label), len(members)) for label, members in sections(a.input, indices)],
+        "columns": [(features[i], bool(a.special[i])) for i in indices],
+        "number_names": [*per_row, "largest |score|"],
+        "rows": rows,
+    }

@@ -1,0 +1,59 @@
+"""A Comparison as a page: its facts, the picture under each method's scores, and a column of scores per method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from whence.core import display
+from whence.core.results import Comparison
+from whence.views.content.attribution import pictures, sections
+from whence.views.content.comparison import facts, footer, tables
+from whence.views.content.picture import scale_of_patches
+from whence.views.pages import layout
+from whence.views.pages.layout import Part, cell, rendered
+from whence.views.text import largest, number, printable
+
+
+@display.page.register(Comparison)
+def page(c: Comparison) -> str:
+    """A self-contained page."""
+    return rendered(part(c))
+
+
+def part(c: Comparison) -> Part:
+    """The part of a page that shows a comparison."""
+    given = {
+        "facts": facts(c),
+        "pictures": _pictures(c),
+        "methods": [printable(a.method) for a in c],
+        "tables": [_table(c, *table) for table in tables(c)],
+    }
+    return Part("comparison.html", given)
+
+
+def _pictures(c: Comparison) -> dict[str, Any] | None:
+    """The picture under the scores of every method, each on its own scale; None without a picture."""
+    grids = []
+    for a in c:
+        for name, grid in pictures(a):
+            scale = scale_of_patches(a.input, a.scores)
+            grids.append((f"{printable(a.method)} {name} (full colour at {number(scale)})", grid, scale))
+    return layout.pictures(c[0].input, grids) if grids else None
+
+
+def _table(c: Comparison, name: str, row: int | None, scores: list[np.ndarray], indices: list[int]) -> dict[str, Any]:
+    scales = [largest(a.scores) for a in c]
+    parts, lines = sections(c[0].input, indices), []
+    for label, members in parts:
+        features = [
+            (
+                printable(c[0].features[i]),
+                bool(c[0].special[i]),
+                [cell(s[i], scale) for s, scale in zip(scores, scales, strict=True)],
+            )
+            for i in members
+        ]
+        lines.append((printable(label) if len(parts) > 1 else "", features))
+    return {"name": name, "parts": lines, "footer": list(footer(c, row))}

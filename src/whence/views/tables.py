@@ -1,0 +1,90 @@
+"""Results as tables of plain values, for CSV, Parquet and data frames. Attention maps, with four axes, have none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from whence.core import display
+from whence.core.display import Table
+from whence.core.relevance_balance import Conservation
+from whence.core.results import Attribution, Comparison
+from whence.core.scoreboards import Arbitration, Score, Scoreboard
+from whence.views.content.conservation import methods
+
+FEATURE = ("feature", "stream", "special", "score")
+GENERATED = ("row", "target", "visible")  # of generated text: the number of the row, its target, whether it could see
+
+
+@display.table.register(Attribution)
+def attribution(a: Attribution) -> Table:
+    """A row per feature; of generated text a row per generated token and feature."""
+    return Table((*(GENERATED if a.scores.ndim == 2 else ()), *FEATURE), list(_features(a)))
+
+
+@display.table.register(Comparison)
+def comparison(c: Comparison) -> Table:
+    """The rows of every method's attribution below each other."""
+    columns = ("method", *attribution(c[0]).columns)
+    return Table(columns, [(a.method, *row) for a in c for row in _features(a)])
+
+
+def _features(a: Attribution) -> Iterator[tuple[Any, ...]]:
+    """One row of the table of an attribution after the other."""
+    special = a.special.tolist()
+    if a.scores.ndim == 1:
+        yield from zip(a.features, a.streams, special, a.scores.astype(float).tolist(), strict=True)
+        return
+    targets = a.target if isinstance(a.target, tuple) else (a.target,) * len(a.scores)
+    for row, (scores, visible, target) in enumerate(zip(a.scores, a.visible, targets, strict=True)):
+        own = zip(visible.tolist(), a.features, a.streams, special, scores.astype(float).tolist(), strict=True)
+        yield from ((row, str(target), *values) for values in own)
+
+
+@display.table.register(Conservation)
+def conservation(c: Conservation) -> Table:
+    """A row per call of a module, by the method and by gradient_x_input where that is kept beside it."""
+    names = ("module", "kind", "call", "depth", "block")
+    numbers = ("relevance_out", "relevance_in", "bias", "leak", "own_leak", "absolute")
+    calls = [(method, row) for method, rows in methods(c) for row in rows]
+    rows = [
+        (
+            method,
+            *(row.name, row.kind, row.call, row.depth, row.block),
+            *(float(getattr(row, number)) for number in numbers),
+            ", ".join(row.uncovered),
+        )
+        for method, row in calls
+    ]
+    return Table(("method", *names, *numbers, "uncovered"), rows)
+
+
+@display.table.register(Score)
+def score(s: Score) -> Table:
+    """A row per example; only the mean, without the number of an example, where the values are not kept."""
+    columns = ("metric", "better", "hidden", "example", "value")
+    numbered = [(None, s.value)] if s.values is None else list(enumerate(s.values.astype(float).tolist()))
+    return Table(columns, [(s.metric, s.better, s.hidden, example, value) for example, value in numbered])
+
+
+@display.table.register(Scoreboard)
+def scoreboard(board: Scoreboard) -> Table:
+    """A row per method and metric: mean, interval, p against the best, examples, seconds per example."""
+    columns = ("method", "metric", "better", "hidden", "mean", "low", "high", "p", "examples", "seconds")
+    rows = []
+    for place, method in enumerate(board.methods):
+        for number, metric in enumerate(board.metrics):
+            s = board.score(method, metric)
+            low, high = s.interval or (float("nan"), float("nan"))
+            count = int((~np.isnan(board.values[place, number])).sum())
+            numbers = (s.value, low, high, float(board.p_value(method, metric)), count)
+            rows.append((method, metric, s.better, s.hidden, *numbers, float(board.seconds[place].mean())))
+    return Table(columns, rows, {"seconds": 4})
+
+
+@display.table.register(Arbitration)
+def arbitration(found: Arbitration) -> Table:
+    """The table of the board: the choice, and single candidates, by every metric."""
+    return scoreboard(found.board)

@@ -1,0 +1,1 @@
+"""How results look in a terminal: rich renderables, a module per type of result."""

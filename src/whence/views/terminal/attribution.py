@@ -1,0 +1,69 @@
+"""An Attribution in the terminal: its facts, then tokens above their scores and patches in shades."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from whence.core import display
+from whence.core.results import Attribution
+from whence.views.colours import terminal_style
+from whence.views.content.attribution import (
+    facts,
+    off_picture,
+    pictures,
+    row_facts,
+    row_names,
+    row_targets,
+    sections,
+    several_texts,
+)
+from whence.views.content.picture import scale_of_patches
+from whence.views.terminal.layout import Token, Tokens, facts_table, grid_lines
+from whence.views.text import largest, printable, signed
+
+
+@display.terminal.register(Attribution)
+def terminal(a: Attribution) -> Any:
+    """What rich prints: blue is for the target, red against it."""
+    from rich.console import Group
+
+    return Group(*_parts(a))
+
+
+def _parts(a: Attribution) -> Iterator[Any]:
+    from rich.text import Text
+
+    yield facts_table(facts(a))
+    scale, others, grids = largest(a.scores), off_picture(a), pictures(a)
+    rows = a.scores.reshape(-1, len(a.features))
+    visible = a.visible.reshape(rows.shape)
+    names, targets = row_names(a), row_targets(a)
+    for row, scores in enumerate(rows):
+        yield Text()
+        if a.scores.ndim == 2:
+            yield Text(f"{row + 1}. {names[row]} ({printable(str(targets[row]))})", style="bold")
+            own = (text if label == "scale" else f"{label} {text}" for label, text in row_facts(a, row))
+            yield Text(" · ".join(own), style="dim")
+        if grids:
+            yield from grid_lines(a.input, grids[row][1], scale_of_patches(a.input, a.scores))
+            yield Text()
+        yield from _texts(a, scores, [i for i in others if visible[row, i]], scale)
+
+
+def _texts(a: Attribution, scores: np.ndarray, indices: list[int], scale: float) -> Iterator[Any]:
+    """One row of scores: the tokens of every text, with the text's name where there are several."""
+    from rich.text import Text
+
+    several = several_texts(a.input)
+    for label, members in sections(a.input, indices):
+        if several:
+            yield Text(printable(label), style="italic")
+        yield Tokens([_token(a, i, scores[i], scale) for i in members])
+
+
+def _token(a: Attribution, i: int, score: float, scale: float) -> Token:
+    special = bool(a.special[i])
+    return Token(printable(a.features[i]), signed(score, scale), terminal_style(score, scale, special), special)

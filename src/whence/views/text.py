@@ -1,0 +1,53 @@
+"""Numbers and names as all media write them."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from functools import lru_cache
+
+import numpy as np
+
+JOINERS = "\u200c\u200d"  # invisible, but part of how Persian words and many emoji are written
+
+
+@lru_cache(maxsize=4096)
+def printable(text: str) -> str:
+    """The text with control characters, direction overrides and lone surrogates written as escapes."""
+    shown = "".join(c if c.isprintable() or c in JOINERS else c.encode("unicode_escape").decode() for c in text)
+    return shown if shown.strip() else repr(shown)
+
+
+def number(value: float) -> str:
+    """A value by itself, with four digits."""
+    return f"{value:.4g}" if value else "0"
+
+
+def signed(value: float, scale: float) -> str:
+    """A score among others: the largest of them keeps three digits, and only an exact zero is written 0."""
+    if value == 0 or not math.isfinite(value):
+        return number(value)
+    if not 1e-4 <= scale < 1e5:
+        return f"{value:+.2e}"
+    return f"{value:+.{max(0, 2 - math.floor(math.log10(scale)))}f}"
+
+
+def weight(value: float, scale: float) -> str:
+    """A weight among others, which have no sign."""
+    return signed(value, scale).removeprefix("+")
+
+
+def largest(scores: np.ndarray) -> float:
+    """The largest finite |score|."""
+    return float(np.abs(scores, where=np.isfinite(scores), out=np.zeros(scores.shape)).max(initial=0.0))
+
+
+def strength(value: float, scale: float) -> float:
+    """|score| as a share of the scale, between 0 and 1; 0 for what is not finite."""
+    return min(abs(value) / scale, 1.0) if scale and math.isfinite(value) else 0.0
+
+
+def right_to_left(text: str) -> bool:
+    """Whether the first letter with a direction runs from right to left."""
+    directions = (unicodedata.bidirectional(c) for c in text)
+    return next((d != "L" for d in directions if d in ("L", "R", "AL")), False)

@@ -1,0 +1,429 @@
+"""Results find their views by type: dispatch, files of every ending, tables, and pages that escape every text."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import whence
+from pages import Page
+from results_by_hand import (
+    arbitration_example,
+    conservation_example,
+    every_result,
+    generated_example,
+    maps_example,
+    picture_example,
+    score_example,
+    scoreboard_example,
+    text_example,
+)
+from whence.core import display
+from whence.core.attention_maps import AttentionSelection
+from whence.core.inputs import Target
+from whence.core.results import Attribution, Comparison, Result
+from whence.core.scoreboards import Score
+
+RESULTS = every_result()
+FIGURES = (".png", ".svg", ".pdf")
+WITHOUT_TABLE = (".json", ".html", *FIGURES)
+ALL = (*WITHOUT_TABLE, ".csv", ".parquet")
+EVIL = "<script>alert(1)</script>\"'&"
+
+
+# --- dispatch -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Ladybugs(Result):
+    """A result that is defined outside of the package."""
+
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Moths(Result):
+    """A result without any view."""
+
+    count: int
+
+
+@display.terminal.register(Ladybugs)
+def _terminal(found: Ladybugs) -> str:
+    return f"[bold]{found.count}[/bold] ladybugs"
+
+
+@display.page.register(Ladybugs)
+def _page(found: Ladybugs) -> str:
+    return f"<p>{found.count}</p>"
+
+
+@display.figure.register(Ladybugs)
+def _figure(found: Ladybugs) -> Any:
+    from matplotlib.figure import Figure
+
+    drawn = Figure()
+    drawn.subplots().bar(["ladybugs"], [found.count])
+    return drawn
+
+
+@display.table.register(Ladybugs)
+def _table(found: Ladybugs) -> display.Table:
+    return display.Table(("count", "half", "none"), [(found.count, found.count / 3, None)])
+
+
+def test_a_new_type_of_result_needs_only_its_own_functions(tmp_path: Path) -> None:
+    found = Ladybugs(7)
+    assert str(found) == "7 ladybugs" and found.to_html() == found._repr_html_() == "<p>7</p>"
+    assert found.plot().axes[0].patches[0].get_height() == 7
+    assert found.to_frame().to_dict("records") == [{"count": 7, "half": 7 / 3, "none": None}]
+    assert display.endings(Ladybugs) == display.endings(found) == ALL
+    for ending in ALL:
+        found.write(tmp_path / f"found{ending}")
+    assert Ladybugs.load(tmp_path / "found.json") == found
+    assert (tmp_path / "found.csv").read_text() == "count,half,none\n7,2.33333,\n"
+
+
+def test_a_type_without_views_is_told_so_in_one_sentence(tmp_path: Path) -> None:
+    calls = {"terminal": str, "page": Moths.to_html, "figure": Moths.plot, "table": Moths.to_frame}
+    for medium, call in calls.items():
+        with pytest.raises(TypeError, match=rf"^the type Moths has no .*display\.{medium}\.register\(Moths\)$"):
+            call(Moths(1))
+    assert display.endings(Moths) == (".json",)
+    with pytest.raises(ValueError, match=r"the type Moths is written as \.json, and '.*' has another ending"):
+        Moths(1).write(tmp_path / "moths.html")
+    with pytest.raises(ValueError, match="the type int is written to no file"):
+        display.write(3, tmp_path / "three.json")
+
+
+def test_a_subclass_is_shown_as_its_parent() -> None:
+    class Many(Ladybugs):
+        pass
+
+    assert Many(9).to_html() == "<p>9</p>"
+
+
+def test_views_of_a_result_are_one_line_in_the_base_class() -> None:
+    """No type of result says how it looks; attention maps only say which of them are meant."""
+    own = {"__str__", "__rich__", "to_html", "_repr_html_", "plot", "write", "to_frame"}
+    for result in RESULTS.values():
+        allowed = {"to_html", "plot"} if isinstance(result, whence.AttentionMaps) else set()
+        assert own & set(vars(type(result))) == allowed
+
+
+def test_core_never_names_the_views() -> None:
+    folder = Path(display.__file__).parent
+    named = [path.name for path in folder.glob("*.py") if "whence.views" in path.read_text(encoding="utf-8")]
+    assert sorted(named) == ["display.py", "extensions.py"]  # the first in its docstring
+    imported = [line for line in (folder / "display.py").read_text().splitlines() if re.search(r"import.*views", line)]
+    assert not imported
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def applying(result: Result) -> tuple[str, ...]:
+    """The endings that a result should have."""
+    return WITHOUT_TABLE if isinstance(result, (whence.AttentionMaps, AttentionSelection)) else ALL
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_result_is_written_with_every_ending_that_applies(name: str, tmp_path: Path) -> None:
+    result = RESULTS[name]
+    assert display.endings(result) == applying(result)
+    files = {ending: tmp_path / f"result{ending}" for ending in applying(result)}
+    for path in files.values():
+        result.write(path)
+    if not isinstance(result, AttentionSelection):
+        assert type(result).load(files[".json"]) == result
+    else:
+        assert whence.AttentionMaps.load(files[".json"]) == result.maps
+    assert files[".html"].read_text(encoding="utf-8") == result.to_html()
+    with Image.open(files[".png"]) as picture:
+        picture.load()
+        assert picture.format == "PNG" and min(picture.size) > 150
+    assert ElementTree.parse(files[".svg"]).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    assert files[".pdf"].read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_an_ending_that_does_not_apply_is_refused_with_those_that_do(name: str, tmp_path: Path) -> None:
+    result = RESULTS[name]
+    for ending in {*ALL, ".txt", ".jpg", ""} - set(applying(result)):
+        with pytest.raises(ValueError, match=re.escape(f"is written as {', '.join(applying(result))}, and")) as caught:
+            result.write(tmp_path / f"result{ending}")
+        assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_endings_may_be_in_capitals(tmp_path: Path) -> None:
+    for ending in (".PNG", ".Html", ".CSV"):
+        text_example().write(tmp_path / f"a{ending}")
+    assert (tmp_path / "a.PNG").read_bytes()[1:4] == b"PNG"
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "call"),
+    [
+        ("pandas", "data", lambda a, folder: a.to_frame()),
+        ("pyarrow", "data", lambda a, folder: a.write(folder / "a.parquet")),
+        ("matplotlib", "plot", lambda a, folder: a.write(folder / "a.svg")),
+    ],
+)
+def test_a_missing_package_is_said_in_one_sentence(
+    package: str, extra: str, call: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    sentence = rf"needs {package}, which is not installed; run: pip install whence\[{extra}\]$"
+    with pytest.raises(ImportError, match=sentence):
+        call(text_example(), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name, result in RESULTS.items() if ".csv" in applying(result)])
+def test_csv_parquet_and_frames_hold_the_same_table(name: str, tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    result = RESULTS[name]
+    own = display.table(result)
+    assert own.rows and all(len(row) == len(own.columns) for row in own.rows)
+    assert {type(value) for row in own.rows for value in row} <= {str, int, float, bool, type(None)}
+    for ending in (".csv", ".parquet"):
+        result.write(tmp_path / f"t{ending}")
+    kept = pyarrow.parquet.read_table(tmp_path / "t.parquet")
+    assert tuple(kept.column_names) == own.columns and kept.num_rows == len(own.rows)
+    frame = result.to_frame()
+    assert tuple(frame.columns) == own.columns and len(frame) == len(own.rows)
+    lines = list(csv.reader(io.StringIO((tmp_path / "t.csv").read_text(encoding="utf-8"))))
+    assert tuple(lines[0]) == own.columns and len(lines) == 1 + len(own.rows)
+    for place, column in enumerate(own.columns):
+        values = [row[place] for row in own.rows]
+        np.testing.assert_equal(kept[column].to_pylist(), values)
+        if isinstance(values[0], float):
+            np.testing.assert_allclose([float(line[place]) for line in lines[1:]], values, rtol=1e-3)
+            np.testing.assert_array_equal(frame[column], values)
+
+
+def test_the_table_of_generated_text_has_a_row_per_row_and_feature() -> None:
+    a = generated_example()
+    own = display.table(a)
+    assert own.columns == ("row", "target", "visible", "feature", "stream", "special", "score")
+    assert len(own.rows) == a.scores.size
+    np.testing.assert_array_equal([row[-1] for row in own.rows], a.scores.ravel())
+    np.testing.assert_array_equal([row[2] for row in own.rows], a.visible.ravel())
+    assert own.rows[0][:2] == (0, "log-probability of 'Pari'") and own.rows[-1][3] == a.features[-1]
+
+
+def test_a_table_can_be_written_whatever_the_text(tmp_path: Path) -> None:
+    odd = '\ud800 \x00 \x1b, "quoted"\n'
+    a = text_example()
+    a = replace(a, input=replace(a.input, features=(odd,) * len(a.features)))
+    for ending in (".csv", ".parquet"):
+        a.write(tmp_path / f"odd{ending}")
+    with (tmp_path / "odd.csv").open(encoding="utf-8", newline="") as file:
+        assert next(csv.DictReader(file))["feature"] == odd.replace("\ud800", r"\ud800")
+    assert a.to_frame()["feature"][0] == odd.replace("\ud800", r"\ud800")
+
+
+def test_numbers_of_a_scoreboard_keep_their_digits() -> None:
+    board = scoreboard_example()
+    first = board.to_csv().splitlines()[1].split(",")
+    score = board.score("method_0", "auac")
+    assert first[:5] == ["method_0", "auac", "higher", "unknown", f"{score.value:.6g}"]
+    assert first[-2:] == ["8", f"{board.seconds[0].mean():.4g}"]
+    assert display.csv_text(arbitration_example(4)) == arbitration_example(4).board.to_csv()
+
+
+# --- pages ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_page_is_well_formed_and_needs_nothing_else(name: str) -> None:
+    page = RESULTS[name].to_html()
+    parsed = Page(page)
+    assert page.startswith("<!doctype html>") and [tag for tag, _ in parsed.elements].count("style") == 1
+    assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in parsed.elements}
+    assert not re.search(r"https?:|@import|url\(|\{\{|\{%", page)
+
+
+def evil_results() -> dict[str, Result]:
+    """Results whose every text tries to break out of the page."""
+    a = text_example()
+    names = (EVIL,) * len(a.features)
+    x = replace(a.input, features=names, parts=(EVIL,) * 3 + ("text",) * 3, streams=names, notes=(EVIL,))
+    first = replace(a, input=x, method=EVIL, target=Target(name=EVIL), notes=(EVIL,))
+    picture = picture_example(text="a moon")
+    many = (EVIL,) * len(picture.features)
+    picture = replace(picture, input=replace(picture.input, features=many), method=EVIL, notes=(EVIL,))
+    rows = generated_example()
+    named = replace(rows.input, features=(EVIL,) * len(rows.features))
+    rows = replace(rows, input=named, method=EVIL, target=(Target(name=EVIL),) * 3)
+    board = scoreboard_example(
+        methods=("a", EVIL, "random"), metrics=(EVIL, "auac"), model=EVIL, hidden=(EVIL, EVIL), notes=(EVIL,)
+    )
+    calls = conservation_example()
+    module = replace(calls.rows[3], name=EVIL, kind=EVIL, block=EVIL, uncovered=(EVIL,))
+    evil_calls = (*calls.rows[:3], module)
+    return {
+        "attribution": first,
+        "generated": rows,
+        "picture": picture,
+        "comparison": Comparison((first,)),
+        "comparison of pictures": Comparison((picture,)),
+        "comparison of generated text": Comparison((rows,)),
+        "attention": maps_example(first, EVIL),
+        "attention over a picture": maps_example(picture, EVIL),
+        "conservation": conservation_example(
+            rows=evil_calls, plain=evil_calls, method=EVIL, model=EVIL, target=Target(name=EVIL), notes=(EVIL,)
+        ),
+        "score": score_example(metric=EVIL, hidden=EVIL),
+        "scoreboard": board,
+        "arbitration": arbitration_example(
+            metric=EVIL, candidates=(EVIL, "b", "c"), explanations=(first,), board=board, notes=(EVIL,)
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", evil_results())
+def test_no_text_breaks_out_of_a_page(name: str) -> None:
+    page = evil_results()[name].to_html()
+    assert "<script" not in page and "alert(1)</" not in page
+    parsed = Page(page)
+    attributes = [value for _, given in parsed.elements for value in given.values() if value]
+    assert any(EVIL in text for text in [*parsed.texts, *attributes])
+    assert not {"script"} & {tag for tag, _ in parsed.elements}
+
+
+@pytest.mark.parametrize("name", evil_results())
+def test_odd_texts_are_drawn(name: str, tmp_path: Path) -> None:
+    evil_results()[name].write(tmp_path / "odd.svg")
+    assert "<script" not in (tmp_path / "odd.svg").read_text(encoding="utf-8")
+
+
+def test_python_holds_no_html() -> None:
+    """Tags stand in the templates, where every text is escaped."""
+    folder = Path(whence.__file__).parent / "views"
+    files = list(folder.rglob("*.py"))
+    assert len(files) > 25
+    for path in files:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        texts = [
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+        assert not [text for text in texts if re.search(r"</?[a-z][a-z0-9]*[ >/]", text)], path
+        assert "escape(" not in path.read_text(encoding="utf-8"), path
+        assert "Markup" not in path.read_text(encoding="utf-8"), path
+    for template in (folder / "templates").glob("*.html"):
+        assert "safe" not in re.findall(r"\|\s*(\w+)", template.read_text(encoding="utf-8"))
+
+
+# --- figures of measures --------------------------------------------------------------------------------------------
+
+
+def bar_widths(axes: Any) -> list[float]:
+    return [bar.get_width() for bar in axes.patches]
+
+
+def test_a_comparison_has_a_panel_per_method() -> None:
+    c = RESULTS["comparison"]
+    assert isinstance(c, Comparison)
+    figure = c.plot()
+    assert [axes.get_title() for axes in figure.axes] == [a.method for a in c]
+    for axes, a in zip(figure.axes, c, strict=True):
+        assert bar_widths(axes) == a.scores.tolist()
+    assert "own scale" in figure.get_suptitle()
+    six = Comparison(tuple(replace(text_example(), method=f"m{n}") for n in range(6)))
+    assert [axes.get_title() for axes in six.plot().axes if axes.axison] == [f"m{n}" for n in range(6)]
+
+
+def test_a_scoreboard_has_bars_best_first_and_curves() -> None:
+    board = scoreboard_example()
+    bars, curves, other, empty = board.plot().axes
+    means = [board.score(method, "auac").value for method in ("method_0", "method_1", "random")]
+    np.testing.assert_allclose(bar_widths(bars), means)
+    labels = [label.get_text() for label in other.get_yticklabels()]
+    assert labels[0].startswith("random") and labels[-1].startswith("method_0")
+    lines = {line.get_label(): line for line in curves.lines}
+    np.testing.assert_allclose(lines["method_1"].get_ydata(), board.curve("method_1", "auac")[1])
+    assert curves.get_xlabel() == "share of features shown, highest score first" and not empty.axison
+    assert "sst2, 8 examples, seed 3." in board.plot().get_suptitle().replace("\n", " ")
+
+
+def test_a_scoreboard_draws_what_is_defined() -> None:
+    values = np.array(scoreboard_example().values)
+    values[0, 0], values[:, 1] = np.nan, np.nan
+    board = scoreboard_example(values=values, curves=None)
+    first, second = board.plot().axes
+    assert len([line for line in first.lines if line.get_marker() == "o"]) == 2 and not second.lines
+    assert [text.get_text() for text in second.texts] == ["not defined for any method"]
+
+
+def test_an_arbitration_has_its_candidates_above_the_board() -> None:
+    found = arbitration_example(4)
+    candidates, *board = found.plot().axes
+    np.testing.assert_allclose(bar_widths(candidates), [mean for _, mean in found.ranking()])
+    assert len(board) == 4
+
+
+def test_a_score_shows_every_example() -> None:
+    score = score_example(value=0.6, interval=(0.55, 0.65))
+    mean, examples = score.plot().axes
+    assert list(examples.lines[0].get_xdata()) == [0.5, 0.7]
+    assert len(Score("auac", 0.5, "higher").plot().axes) == 1
+    rows = [given for given in Page(score.to_html()).find("td")]
+    assert len(rows) >= 3 and mean.get_yticklabels()[0].get_text().startswith("auac")
+
+
+# --- without a model ------------------------------------------------------------------------------------------------
+
+
+def test_saved_results_are_shown_and_written_without_torch(tmp_path: Path) -> None:
+    names = {}
+    for name, result in RESULTS.items():
+        if not isinstance(result, AttentionSelection):
+            names[type(result).__name__] = tmp_path / f"{name}.json"
+            result.save(tmp_path / f"{name}.json")
+    code = (
+        "import sys, pathlib, whence\n"
+        "light = set(sys.modules)\n"
+        "for kind, path in zip(sys.argv[1::2], sys.argv[2::2]):\n"
+        "    result = getattr(whence, kind).load(path)\n"
+        "    str(result)\n"
+        "print(sorted({'torch', 'transformers', 'matplotlib', 'jinja2', 'pandas', 'pyarrow'} & set(sys.modules)))\n"
+        "for kind, path in zip(sys.argv[1::2], sys.argv[2::2]):\n"
+        "    result = getattr(whence, kind).load(path)\n"
+        "    result.to_html(), result.write(path + '.png')\n"
+        "print(sorted({'torch', 'transformers'} & set(sys.modules)))\n"
+        "print(sorted({'jinja2', 'matplotlib', 'rich'} & light))\n"
+    )
+    source = str(Path(whence.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])}
+    arguments = [part for kind, path in names.items() for part in (kind, str(path))]
+    command = [sys.executable, "-W", "error", "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout.split("\n")[:3], done.stderr) == (0, ["[]", "[]", "[]"], "")
+
+
+def test_fields_of_a_score_are_saved(tmp_path: Path) -> None:
+    score = score_example()
+    score.save(tmp_path / "s.json")
+    loaded = Score.load(tmp_path / "s.json")
+    assert loaded == score and str(loaded) == str(score) and {f.name for f in fields(score)} >= {"values", "interval"}
+    with pytest.raises(ValueError, match="holds a Score"):
+        Attribution.load(tmp_path / "s.json")

@@ -47,11 +47,11 @@ def lrp(
     width), is then in `details["neurons NAME"]`; a list of them where the module runs more than once. LRP is reported
     to be patented in places (see NOTICE).
     """
-    kept = None
+    backward = None
     if rules != "none":
-        held = "hold" if rules in ("both", "ah") else None
-        kept = Conserving(heads=held, norms=rules in ("both", "ln"), epsilon=epsilon, gamma=gamma)
-    return _relevance(subject, batch, target, at, kept, heads, neurons)
+        attention = "hold" if rules in ("both", "ah") else None
+        backward = Conserving(heads=attention, norms=rules in ("both", "ln"), epsilon=epsilon, gamma=gamma)
+    return _relevance(subject, batch, target, at, backward, heads, neurons)
 
 
 @method(family="relevance", paper="arXiv:2402.05602")
@@ -72,8 +72,8 @@ def attnlrp(
     not sum to the target. `epsilon`, `gamma`, `heads` and `neurons` are as in `lrp`. LRP is reported to be patented in
     places (see NOTICE).
     """
-    kept = Conserving(heads="half", epsilon=epsilon, gamma=gamma)
-    return _relevance(subject, batch, target, at, kept, heads, neurons)
+    backward = Conserving(heads="half", epsilon=epsilon, gamma=gamma)
+    return _relevance(subject, batch, target, at, backward, heads, neurons)
 
 
 @method(
@@ -136,7 +136,7 @@ def _relevance(
     found = placed(subject, batch, {s: p.sum(width_axis(p)) for s, p in _products(trace, at).items()})
     inside = _by_head(batch, trace) if heads else {}
     return replace(
-        found, details=found.details | inside | {f"neurons {n}": _of(subject, batch, trace, n) for n in names}
+        found, details=found.details | inside | {f"neurons {n}": _of_module(subject, batch, trace, n) for n in names}
     )
 
 
@@ -166,7 +166,7 @@ def _stacked(layers: list[Tensor]) -> Any:
     return list(map(list, zip(*(layer.cpu().numpy() for layer in layers), strict=True)))
 
 
-def _of(subject: Subject, batch: Batch, trace: Trace, name: str) -> list[Any]:
+def _of_module(subject: Subject, batch: Batch, trace: Trace, name: str) -> list[Any]:
     """By example, the relevance of all that a module gives, padding cut; of several calls a list."""
     at = f"module:{name}"
     products, sites = _products(trace, at), subject.sites(batch, at)

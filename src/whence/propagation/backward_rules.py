@@ -50,7 +50,7 @@ _MASK = {Tensor.masked_fill, torch.masked_fill, torch.where, Tensor.where}
 
 
 class _Ruled(ByActivation):
-    """What all kinds share: a rule is asked for operations on what the target depends on."""
+    """Asks for a rule wherever an operation has an operand that the target depends on."""
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -142,7 +142,7 @@ class Conserving(_Ruled):
             sharper = F.linear(x, self._sharper(weight), self._sharper(bias))
         z = sharper.detach()
         share = y.detach() / (z + self._epsilon * torch.where(z >= 0, 1.0, -1.0))
-        return through(y, sharper * torch.where(z == 0, 0.0, share))  # an output of nothing has nothing to share out
+        return through(y, sharper * torch.where(z == 0, 0.0, share))  # an output of 0 has no relevance to hand on
 
     def _sharper(self, weight: Any) -> Any:
         return None if weight is None else weight + self._gamma * weight.clamp(min=0)

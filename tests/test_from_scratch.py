@@ -131,6 +131,7 @@ def test_lists_of_unequal_lengths_equal_one_at_a_time(kind: str) -> None:
         np.testing.assert_allclose(attribution.scores, alone.scores, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_learns_the_language_and_planted_words_come_out_on_top(kind: str) -> None:
     with torch.random.fork_rng():

@@ -12,7 +12,7 @@ import pytest
 
 import whence
 
-HEAVY = ("torch", "transformers", "matplotlib", "tokenizers", "scipy", "PIL", "typer")
+HEAVY = ("torch", "transformers", "matplotlib", "jinja2", "tokenizers", "scipy", "PIL", "pandas", "pyarrow", "typer")
 
 
 def run(code: str) -> str:
@@ -34,10 +34,27 @@ def test_import_loads_nothing_heavy() -> None:
     assert not set(HEAVY) & set(loaded)
 
 
+def test_help_loads_nothing_heavy() -> None:
+    """`whence --help` answers at once: the command imports a model's libraries only when it explains something."""
+    code = """
+import sys
+from whence.cli import main
+sys.argv = ["whence", "--help"]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+print("loaded:", *sys.modules)
+"""
+    help_text, _, loaded = run(code).partition("loaded:")
+    assert "explain" in help_text and "typer" in loaded.split()
+    assert not {"torch", "transformers", "matplotlib", "jinja2", "scipy", "pandas"} & set(loaded.split())
+
+
 def test_results_load_without_torch() -> None:
     """A saved attribution is read where torch is not wanted."""
     loaded = run("import sys, whence; whence.Attribution.load; whence.Comparison; print(*sys.modules)").split()
-    assert not {"torch", "transformers", "matplotlib"} & set(loaded)
+    assert not {"torch", "transformers", "matplotlib", "jinja2"} & set(loaded)
 
 
 def test_no_module_hides_a_public_name() -> None:

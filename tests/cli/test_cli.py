@@ -435,6 +435,7 @@ def on_terminal(args: Sequence[str], stdin: str) -> tuple[subprocess.CompletedPr
     return result, seen.decode()
 
 
+@pytest.mark.slow
 def test_program_prints_results_and_nothing_else(bert: str, subject: whence.Subject) -> None:
     args = ["explain", TEXT, "--model", bert, "--method", "attention", "--layer", "0"]
     result = subprocess.run([*PROGRAM, *args], capture_output=True, text=True)
@@ -442,6 +443,7 @@ def test_program_prints_results_and_nothing_else(bert: str, subject: whence.Subj
     assert result.stdout.rstrip() == str(whence.explain(subject, TEXT, "attention", layer=0)).rstrip()
 
 
+@pytest.mark.slow
 def test_program_draws_progress_on_stderr_only(bert: str) -> None:
     args = ["explain", "-", "--model", bert, "--method", "random", "--json", "--batch-size", "1"]
     result, seen = on_terminal(args, stdin="a masterful film\nthe old man\n")

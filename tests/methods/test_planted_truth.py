@@ -12,6 +12,7 @@ from whence.testing.planted_truth import MODELS, measured
 COUNTS = {"planted": 8, "recall": 8, "dates": 2, "shapes": 6}  # a date has ten rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [r.name for r in whence.list_methods() if r.name != "random"])
 @pytest.mark.parametrize("model", MODELS)
 def test_every_method_beats_random(model: str, method: str) -> None:

@@ -474,6 +474,7 @@ def hammer(subjects: list[Subject], made: list[Family]) -> None:
         assert sum(pool.map(work, range(THREADS))) >= 500 * len(made)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("restless")
 @pytest.mark.parametrize("names", [("bert",), ("distilbert", "gpt2")], ids=["one model", "two models"])
 def test_eight_threads_at_once(names: tuple[str, ...]) -> None:

@@ -64,6 +64,7 @@ def test_a_digit_is_explained(tmp_path: Path) -> None:
     assert zoo.examples("digits", 5, seed=3)[0].label == zoo.examples("digits", 5, seed=3)[0].label
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [record.name for record in whence.list_methods()])
 @pytest.mark.parametrize("name", ["sst2", "digits"])
 def test_every_method_runs_on_the_models_of_real_data(name: str, method: str) -> None:

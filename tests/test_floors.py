@@ -35,6 +35,7 @@ MODEL_CALLS = {
 LOADERS = {
     "__init__.py": "the public names are resolved on first use",
     "core/extensions.py": "the one loading point of methods, metrics and views",
+    "views/__init__.py": "every module of the package registers its views",
     "zoo/__init__.py": "the data of each embedded model is a module of the zoo itself",
     "methods/shapley.py": "shap's rules for text live in a private module of shap",
 }

@@ -29,6 +29,7 @@ class Batch:
     wanted: frozenset[str] = frozenset()  # what the methods that share this batch will ask of its trace
     trace: Any = field(default=None, repr=False)  # the last trace, for the next method that needs the same
     aim: Any = field(default=None, repr=False)  # the targets whose values on these very inputs are known
+    masked_runs: Any = field(default=None, repr=False)  # the engine for masked inputs that callers share; None: no such
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -63,6 +63,11 @@ _FUNCTIONS = {f.__name__: f for f in (logit, probability, log_probability, log_o
 _OF_PROBABILITY = ("probability", "log_probability", "log_odds")
 
 
+def of_logits(target: Target) -> bool:
+    """The target names a class or token, and its value follows from the logits alone."""
+    return target.kind in _FUNCTIONS
+
+
 class Aim:
     """The targets of one batch. Targets left open are fixed to the prediction by the first plain pass."""
 
@@ -93,6 +98,11 @@ class Aim:
             for t, b in zip(self.targets, best, strict=True)
         ]
         self.values = self(logits.detach(), batch).detach()
+
+    def key(self, row: int) -> Hashable:
+        """Equal for targets that have the same value on the same input."""
+        target, function = self.targets[row], self._functions[row]
+        return (target.kind, target.index, target.against) if function is None else function
 
     def chosen(self, rows: Sequence[int]) -> Aim:
         """The targets of these examples, for the batch chosen likewise."""

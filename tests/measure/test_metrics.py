@@ -847,9 +847,10 @@ def test_pixels_are_hidden_as_is_asked_and_said() -> None:
     assert [one.hidden for one in found.values()] == ["black", "blur"]
     assert whence.score(subject, a, "positive_perturbation").hidden == "black"
     assert abs(found["black"].value - found["blur"].value) > 1e-4
-    other = whence.explain(subject, PICTURES[0], "gradient", target=lambda logits, batch: logits.sum(-1))
+    summed = lambda logits, batch: logits.sum(-1)  # noqa: E731
+    other = whence.explain(subject, PICTURES[0], "gradient", target=summed)
     with pytest.raises(ValueError, match="a target that names a class"):
-        whence.score(subject, other, "positive_perturbation")
+        whence.score(subject, other, "positive_perturbation", target=summed)
 
 
 @pytest.mark.parametrize("measure", ["accuracy", "probability"])

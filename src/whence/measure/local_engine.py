@@ -93,7 +93,9 @@ def _told_how_to_resume(plan: Plan, done: list[Result], resume: str | Path | Non
     """Ctrl-C ends with a sentence that says what is kept, and how to go on."""
     try:
         yield
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if not _interrupted(error):
+            raise
         count = f"{sum(result.examples for result in done)} of {len(plan.examples)} examples"
         if plan.keep:
             told = f"stopped after {count}; nothing of it is kept"
@@ -102,7 +104,14 @@ def _told_how_to_resume(plan: Plan, done: list[Result], resume: str | Path | Non
         else:
             told = f"stopped after {count}, which {resume} keeps; run the same again with that resume file to go on"
         print(told, file=sys.stderr)
-        raise
+        raise KeyboardInterrupt from error
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """The error is Ctrl-C, or came of it: an interrupt amid torch's own bookkeeping ends in another error."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 class ResumeFile:

@@ -25,7 +25,7 @@ from whence.model.masked_runs import MaskedRuns
 from whence.model.subject import Subject
 from whence.model.targets import Function
 
-MAX_EXAMPLES = 16  # in a chunk
+MAX_EXAMPLES = 8  # in a chunk
 MAX_COST = 2**17  # of a chunk: features x features x explanations; a masked input per feature is about what metrics ask
 MAX_KEPT = 2**28  # bytes of encoded inputs that are kept from planning until they are run
 SHARES = np.linspace(0, 1, 21)  # of the features, where curves are kept

@@ -17,8 +17,8 @@ _PUBLIC = {
     "attention_maps": "api",
     "conservation": "api",
     "score": "api",
-    "evaluate": "measure.evaluation",
-    "arbitrate": "measure.arbitration",
+    "evaluate": "api",
+    "arbitrate": "api",
     "list_methods": "api",
     "list_metrics": "api",
     "list_models": "api",
@@ -38,9 +38,11 @@ _PUBLIC = {
 
 if TYPE_CHECKING:
     from whence.api import (
+        arbitrate,
         attention_maps,
         compare,
         conservation,
+        evaluate,
         explain,
         list_methods,
         list_metrics,
@@ -53,8 +55,6 @@ if TYPE_CHECKING:
     from whence.core.relevance_balance import Conservation
     from whence.core.results import Attribution, Comparison
     from whence.core.scoreboards import Arbitration, Score, Scoreboard
-    from whence.measure.arbitration import arbitrate
-    from whence.measure.evaluation import evaluate
     from whence.model.loading import load, wrap
     from whence.model.subject import Subject
 

@@ -1,36 +1,100 @@
-"""The verbs: validate, call, wrap the results with their provenance."""
+"""The verbs: each validates its arguments and calls the module that does the work."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, overload
 
 import numpy as np
+import numpy.typing as npt
+from PIL.Image import Image
+from torch import Tensor
 
 from whence import zoo
 from whence.core import registry
+from whence.core.attention_maps import AttentionMaps
+from whence.core.inputs import Input, Target
 from whence.core.registry import Record
+from whence.core.relevance_balance import Conservation
 from whence.core.results import Attribution, Comparison
-from whence.core.scoreboards import Score
+from whence.core.scoreboards import Arbitration, Score, Scoreboard
+from whence.measure.arbitration import By, Labels, arbitrated
+from whence.measure.evaluation import evaluated
+from whence.measure.scoring import scored
 from whence.methods.attention_maps import maps_of
-from whence.methods.explaining import encoded, explained, usual_method
-from whence.model.loan import lent
+from whence.methods.explaining import Settings, as_list, encoded, explained, usual_method
 from whence.model.subject import Subject
+from whence.model.targets import Function
 from whence.propagation.relevance_balance import balanced
 
 
+class Column(Protocol):
+    """A column of a table, such as a pandas Series or a polars Series: a list of inputs."""
+
+    def to_list(self) -> list[Any]: ...
+
+
+class Frame(Protocol):
+    """A data frame with a column per part of an input."""
+
+    @property
+    def columns(self) -> Any: ...
+    def to_dict(self, orient: Any) -> Any: ...
+
+
+# One input as it is given: a text, a picture (PIL, array, tensor, file), a dict with named parts such as
+# {"text": ..., "pair": ...}, or a tuple that is short for such a dict.
+RawInput: TypeAlias = str | Path | Image | npt.NDArray[np.number[Any]] | Tensor | Mapping[str, Any] | tuple[Any, ...]
+# Several inputs: a list, a column of a table, an array of texts.
+RawInputs: TypeAlias = list[RawInput] | list[str] | list[Path] | Column | npt.NDArray[np.str_]
+# What is explained: a label, kind(...) or token's text, an index, a Target, a function; None for the prediction.
+TargetLike: TypeAlias = str | int | Target | Function | None
+TargetLikes: TypeAlias = TargetLike | Sequence[TargetLike]  # one for all inputs, or a list with one per input
+# What is known to decide: phrases, pairs of characters, marks of scores, words or pixels, or the file of a mask.
+Truth: TypeAlias = str | Path | Sequence[Any] | npt.NDArray[Any] | Mapping[str, Any] | None
+# Examples for `evaluate` and `arbitrate`: inputs, records or Examples in a list; a data frame; a file or folder.
+Data: TypeAlias = str | Path | Sequence[Any] | Column | npt.NDArray[Any] | Frame
+
+
+@overload
 def explain(
     subject: Subject,
-    inputs: Any,
+    inputs: RawInput,
+    method: str | None = ...,
+    target: TargetLike = ...,
+    *,
+    seed: int = ...,
+    batch_size: int | None = ...,
+    truncate: bool = ...,
+    progress: bool = ...,
+    **options: Any,
+) -> Attribution: ...
+@overload
+def explain(
+    subject: Subject,
+    inputs: RawInputs,
+    method: str | None = ...,
+    target: TargetLikes = ...,
+    *,
+    seed: int = ...,
+    batch_size: int | None = ...,
+    truncate: bool = ...,
+    progress: bool = ...,
+    **options: Any,
+) -> list[Attribution]: ...
+def explain(
+    subject: Subject,
+    inputs: RawInput | RawInputs,
     method: str | None = None,
-    target: Any = None,
+    target: TargetLikes = None,
     *,
     seed: int = 0,
     batch_size: int | None = None,
     truncate: bool = False,
     progress: bool = False,
     **options: Any,
-) -> Any:
+) -> Attribution | list[Attribution]:
     """Attribute the target to the features of one input (an Attribution) or of a list of inputs (a list).
 
     `target`: a label, an index, a token's text, `kind(...)` such as "log_odds('positive')", a function
@@ -39,87 +103,106 @@ def explain(
     _check_call(subject, seed, batch_size)
     if method is not None:
         registry.resolve("method", method, options)  # what is wrong with it is said before anything is encoded
-    single = not isinstance(inputs, list)
-    raws = [inputs] if single else inputs
-    items = encoded(subject, raws, truncate, single)
+    items, targets, single = _encoded(subject, inputs, target, truncate)
     usual = usual_method(subject, items) if method is None else method
-    record, options = registry.resolve("method", usual, options)
     notes = () if method is not None else (f"no method was named: {usual} was used",)
-    found = explained(
-        subject, items, [(record, options)], _targets(target, raws, single), seed, batch_size, progress, notes
-    )
-    results = [attributions[0] for attributions in found]
+    specs = [registry.resolve("method", usual, options)]
+    results = [
+        found[0] for found in explained(subject, items, specs, targets, Settings(seed, batch_size, progress, notes))
+    ]
     return results[0] if single else results
 
 
+@overload
 def compare(
     subject: Subject,
-    inputs: Any,
+    inputs: RawInput,
     methods: Sequence[str],
-    target: Any = None,
+    target: TargetLike = ...,
+    *,
+    seed: int = ...,
+    batch_size: int | None = ...,
+    truncate: bool = ...,
+    progress: bool = ...,
+) -> Comparison: ...
+@overload
+def compare(
+    subject: Subject,
+    inputs: RawInputs,
+    methods: Sequence[str],
+    target: TargetLikes = ...,
+    *,
+    seed: int = ...,
+    batch_size: int | None = ...,
+    truncate: bool = ...,
+    progress: bool = ...,
+) -> list[Comparison]: ...
+def compare(
+    subject: Subject,
+    inputs: RawInput | RawInputs,
+    methods: Sequence[str],
+    target: TargetLikes = None,
     *,
     seed: int = 0,
     batch_size: int | None = None,
     truncate: bool = False,
     progress: bool = False,
-) -> Any:
+) -> Comparison | list[Comparison]:
     """Several methods on one input (a Comparison) or on each of a list (a list): one target, shared passes."""
     _check_call(subject, seed, batch_size)
     if isinstance(methods, str) or not methods:
         raise ValueError(f"compare takes a list of methods, such as ['attention', 'gradient'], not {methods!r}")
     specs = [registry.resolve("method", spec) for spec in methods]
-    single = not isinstance(inputs, list)
-    raws = [inputs] if single else inputs
-    items = encoded(subject, raws, truncate, single)
-    found = explained(subject, items, specs, _targets(target, raws, single), seed, batch_size, progress, ())
+    items, targets, single = _encoded(subject, inputs, target, truncate)
+    found = explained(subject, items, specs, targets, Settings(seed, batch_size, progress))
     results = [Comparison(tuple(attributions)) for attributions in found]
     return results[0] if single else results
 
 
-def attention_maps(subject: Subject, inputs: Any, *, truncate: bool = False) -> Any:
+@overload
+def attention_maps(subject: Subject, inputs: RawInput, *, truncate: bool = ...) -> AttentionMaps: ...
+@overload
+def attention_maps(subject: Subject, inputs: RawInputs, *, truncate: bool = ...) -> list[AttentionMaps]: ...
+def attention_maps(
+    subject: Subject, inputs: RawInput | RawInputs, *, truncate: bool = False
+) -> AttentionMaps | list[AttentionMaps]:
     """All attention weights of one input (AttentionMaps) or of each of a list (a list), as the model used them."""
     _check_call(subject, 0, None)
-    single = not isinstance(inputs, list)
-    items = encoded(subject, [inputs] if single else inputs, truncate, single)
-    with lent(subject.model):
+    items, _, single = _encoded(subject, inputs, None, truncate)
+    with subject.lent():
         found = [maps_of(subject, item) for item in items]
     return found[0] if single else found
 
 
-def score(
-    subject: Subject, attributions: Any, metric: str, *, truth: Any = None, seed: int = 0, **options: Any
-) -> Score:
-    """A metric of one attribution, or of each of a list: their mean, a bootstrap interval, and every value.
-
-    `truth`, one per attribution, says what decides, for metrics that compare with it: phrases of the text, pairs of
-    characters, one mark per score, word or pixel, or the file of a mask. Every row of generated text counts as an
-    example. Values that are not defined are left out of the mean.
-    """
-    from whence.core.statistics import bootstrap
-    from whence.measure.cases import Runner, cases, check_model, fitted, hidden_by
-
-    _check_call(subject, seed, None)
-    record, options = registry.resolve("metric", metric, options)
-    single = isinstance(attributions, Attribution)
-    found = [attributions] if single else list(attributions)
-    if not found or not all(isinstance(a, Attribution) for a in found):
-        raise TypeError("score takes an Attribution or a list of them, as explain returns")
-    truths = [truth] if single else [None] * len(found) if truth is None else list(truth)
-    if len(truths) != len(found):
-        raise ValueError(f"truth has one entry per attribution: {len(found)} were expected, {len(truths)} came")
-    rows = [case for a, known in zip(found, truths, strict=True) for case in cases(subject, a, known, seed)]
-    runner = Runner(subject)
-    check_model(runner, rows)
-    record, options = fitted(subject, rows[0].item, record, options)
-    values = np.array([float(v) for v in runner.score(record.function, rows, options)])
-    mean, interval = bootstrap(values, seed)
-    hidden = hidden_by(subject, rows[0].item, record, options)
-    return Score(record.spec(options), mean, record.better, values, interval, hidden)
-
-
+@overload
 def conservation(
-    subject: Subject, inputs: Any, method: str = "lrp", target: Any = None, *, token: int = 0, truncate: bool = False
-) -> Any:
+    subject: Subject,
+    inputs: RawInput,
+    method: str = ...,
+    target: TargetLike = ...,
+    *,
+    token: int = ...,
+    truncate: bool = ...,
+) -> Conservation: ...
+@overload
+def conservation(
+    subject: Subject,
+    inputs: RawInputs,
+    method: str = ...,
+    target: TargetLikes = ...,
+    *,
+    token: int = ...,
+    truncate: bool = ...,
+) -> list[Conservation]: ...
+def conservation(
+    subject: Subject,
+    inputs: RawInput | RawInputs,
+    method: str = "lrp",
+    target: TargetLikes = None,
+    *,
+    token: int = 0,
+    truncate: bool = False,
+) -> Conservation | list[Conservation]:
     """Where relevance leaks: what every module is given and hands on, for one input (Conservation) or a list of them.
 
     `method` hands relevance down in one backward pass: lrp, attnlrp, gradient_x_input, each with options; the last is
@@ -127,12 +210,146 @@ def conservation(
     """
     _check_call(subject, 0, None)
     spec = registry.resolve("method", method)
-    single = not isinstance(inputs, list)
-    raws = [inputs] if single else inputs
-    items = encoded(subject, raws, truncate, single)
-    pairs = zip(items, _targets(target, raws, single), strict=True)
-    found = [balanced(subject, item, spec, aimed, token) for item, aimed in pairs]
+    items, targets, single = _encoded(subject, inputs, target, truncate)
+    found = [balanced(subject, item, spec, aimed, token) for item, aimed in zip(items, targets, strict=True)]
     return found[0] if single else found
+
+
+@overload
+def score(
+    subject: Subject,
+    attributions: Attribution,
+    metric: str,
+    *,
+    truth: Truth = ...,
+    target: Function | None = ...,
+    seed: int = ...,
+    **options: Any,
+) -> Score: ...
+@overload
+def score(
+    subject: Subject,
+    attributions: Sequence[Attribution],
+    metric: str,
+    *,
+    truth: Sequence[Truth] | None = ...,
+    target: Function | None = ...,
+    seed: int = ...,
+    **options: Any,
+) -> Score: ...
+def score(
+    subject: Subject,
+    attributions: Attribution | Sequence[Attribution],
+    metric: str,
+    *,
+    truth: Truth | Sequence[Truth] = None,
+    target: Function | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Score:
+    """A metric of one attribution, or of each of a list: their mean, a bootstrap interval, and every value.
+
+    `truth`, one per attribution, says what decides, for metrics that compare with it: phrases of the text, pairs of
+    characters, one mark per score, word or pixel, or the file of a mask. `target` gives a function that was explained
+    again, because an attribution cannot hold it. Every row of generated text counts as an example. Values that are not
+    defined are left out of the mean.
+    """
+    _check_call(subject, seed, None)
+    record, options = registry.resolve("metric", metric, options)
+    single = isinstance(attributions, Attribution)
+    found = [attributions] if isinstance(attributions, Attribution) else list(attributions)
+    if not found or not all(isinstance(a, Attribution) for a in found):
+        raise TypeError("score takes an Attribution or a list of them, as explain returns")
+    truths: list[Any] = [truth] if single else [None] * len(found) if truth is None else list(truth)  # type: ignore[arg-type]
+    if len(truths) != len(found):
+        raise ValueError(f"truth has one entry per attribution: {len(found)} were expected, {len(truths)} came")
+    if target is not None and not callable(target):
+        raise TypeError(f"score knows what an attribution explains; target= takes a function alone, not {target!r}")
+    return scored(subject, found, record, options, truths=truths, function=target, seed=seed)
+
+
+def evaluate(
+    subject: Subject,
+    data: Data,
+    methods: Sequence[str],
+    metrics: Sequence[str],
+    *,
+    target: TargetLike = None,
+    limit: int | None = None,
+    seed: int = 0,
+    truncate: bool = False,
+    resume: str | Path | None = None,
+    progress: bool = False,
+) -> Scoreboard:
+    """Every method by every metric on a data set; labels that are given are the targets, else what is predicted.
+
+    `target` is one for all examples, as `explain` takes it, in place of labels. Methods share passes; the seconds of a
+    method are measured on a few examples, by each method alone. `resume` names a file to which the values of every few
+    examples are added as they are made; a run that was stopped goes on from it.
+    """
+    _check_call(subject, seed, None)
+    for name, wanted in (("methods", methods), ("metrics", metrics)):
+        if isinstance(wanted, str) or not wanted:
+            raise ValueError(f"{name} is a list of at least one, such as ['{wanted or 'gae'}'], not {wanted!r}")
+    return evaluated(
+        subject,
+        data,
+        methods,
+        metrics,
+        target=target,
+        limit=limit,
+        seed=seed,
+        truncate=truncate,
+        resume=resume,
+        progress=progress,
+    )
+
+
+def arbitrate(
+    subject: Subject,
+    data: RawInput | Data,
+    candidates: Sequence[str] = ("grid",),
+    metric: str = "rft",
+    *,
+    by: By = "instance",
+    labels: Labels | None = None,
+    held_out: str | Sequence[str] = "comprehensiveness",
+    fit: int | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    truncate: bool = False,
+    progress: bool = False,
+) -> Arbitration:
+    """Choose among candidates by a metric: for every input, for every input and label, or one for the whole set.
+
+    `data` is one input, or a list, file or folder as `evaluate` takes it. Candidates are methods; "grid" stands for
+    every way to read attention (heads x layers x read-outs), "grid(scores=True)" for the same of what the softmax is
+    given. Of equal ones the first is chosen. `labels="all"` asks for every class, as a choice by label does; "target"
+    for the label of an example, or what is predicted. A choice for the set is made on the first `fit` examples and
+    judged on the others. `held_out` metrics judge the choice, because the one that chose cannot. A metric whose usual
+    mask cannot hide such inputs, as "unknown" cannot hide patches, takes mask="auto".
+    """
+    _check_call(subject, seed, None)
+    if by not in ("instance", "label", "set"):
+        raise ValueError(f"by is 'instance', 'label' or 'set', not {by!r}")
+    if fit is not None and by != "set":
+        raise ValueError("fit sets examples apart for a choice for the set; give by='set' with it")
+    if isinstance(candidates, str) or not candidates:
+        raise ValueError(f"candidates are a list of methods, such as ['grid', 'gae'], not {candidates!r}")
+    return arbitrated(
+        subject,
+        data,
+        candidates,
+        metric,
+        by=by,
+        labels=labels or ("all" if by == "label" else "target"),
+        held_out=[held_out] if isinstance(held_out, str) else held_out,
+        fit=fit,
+        limit=limit,
+        seed=seed,
+        truncate=truncate,
+        progress=progress,
+    )
 
 
 def list_methods() -> list[Record]:
@@ -150,6 +367,17 @@ def list_models() -> list[dict[str, Any]]:
     return [zoo.card(name) for name in zoo.names()]
 
 
+def _encoded(subject: Subject, inputs: Any, target: Any, truncate: bool) -> tuple[list[Input], list[Any], bool]:
+    """Inputs encoded, their targets, and whether one input was given instead of a list."""
+    several = as_list(inputs)
+    raws = [inputs] if several is None else several
+    targets = as_list(target) if several is not None else None
+    if targets is not None and len(targets) != len(raws):
+        raise ValueError(f"a list of targets has one per input: {len(raws)} were expected, {len(targets)} came")
+    items = encoded(subject, raws, truncate, several is None)
+    return items, [target] * len(raws) if targets is None else targets, several is None
+
+
 def _check_call(subject: Any, seed: Any, batch_size: Any) -> None:
     if not isinstance(subject, Subject):
         kind = type(subject).__name__
@@ -158,11 +386,3 @@ def _check_call(subject: Any, seed: Any, batch_size: Any) -> None:
         raise ValueError(f"seed must be a whole number from 0, not {seed!r}")
     if batch_size is not None and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
         raise ValueError(f"batch_size must be a positive whole number, not {batch_size!r}")
-
-
-def _targets(target: Any, raws: Sequence[Any], single: bool) -> list[Any]:
-    if isinstance(target, list) and not single:
-        if len(target) != len(raws):
-            raise ValueError(f"a list of targets has one per input: {len(raws)} were expected, {len(target)} came")
-        return target
-    return [target] * len(raws)

@@ -21,7 +21,7 @@ from whence import cli, zoo
 from whence.core import registry
 from whence.measure import arbitration
 from whence.measure.arbitration import grid
-from whence.measure.cases import Runner
+from whence.model.masked_runs import MaskedRuns
 
 SHORT = ["random", "attention(heads=2, read='column')", "gradient_x_input", "gae"]
 TEXTS = ["a masterful film", "the actors were wonderful ,"]
@@ -305,8 +305,8 @@ def test_what_is_not_defined_never_wins(by: Any, partial_metric: str) -> None:
 
 
 def test_masked_inputs_run_once_for_all_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
-    runners: list[Runner] = []
-    monkeypatch.setattr(arbitration, "Runner", lambda *a, **k: runners.append(Runner(*a, **k)) or runners[-1])
+    engines: list[MaskedRuns] = []
+    monkeypatch.setattr(arbitration, "MaskedRuns", lambda *a, **k: engines.append(MaskedRuns(*a, **k)) or engines[-1])
     made, calls = fresh("bert"), [0]
     subject = whence.wrap(made.model, made.processor)
     whence.compare(subject, TEXTS, ["attention", "gae"])  # the model is known from here on
@@ -315,7 +315,7 @@ def test_masked_inputs_run_once_for_all_candidates(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(arbitration, "READS", reads)
         whence.arbitrate(subject, TEXTS, held_out=[])
         calls.append(0)
-    few, many = runners
+    few, many = engines
     masked = sum(1 + int((~subject.encode(text).special).sum()) for text in TEXTS)
     assert few.run == many.run <= masked
     assert many.asked > 3 * few.asked

@@ -20,11 +20,13 @@ import whence
 from families import family, fresh, subject_of
 from whence import zoo
 from whence.cli import app
+from whence.core.registry import resolve
 from whence.core.results import Attribution
-from whence.measure.cases import Runner, cases
+from whence.measure.metric_runs import MetricRuns, cases_of
 from whence.measure.metrics import axioms
 from whence.model.loan import fingerprint
 from whence.model.masked_inputs import ways
+from whence.model.masked_runs import MaskedRuns
 
 WIDTH = 4
 STRAIGHT = "integrated_gradients(steps=32, baseline='zero')"
@@ -257,15 +259,15 @@ def test_passes_grow_with_features_and_draws() -> None:
     """And one metric finds what another asked for."""
     subject = subject_of("bert")
     a = whence.explain(subject, "the actors were quietly wonderful", "random", 2)
-    found, runner = cases(subject, a), Runner(subject)
-    count = len(found[0].free)
-    runner.score(axioms.sensitivity, found, {})
-    assert runner.run == 1 + count
-    runner.score(axioms.symmetry, found, {"draws": 5})
-    after = runner.run
+    found, engine = cases_of(subject, a), MaskedRuns(subject)
+    metrics, count = MetricRuns(engine), len(found[0].free)
+    metrics.scored([resolve("metric", "sensitivity")], found)
+    assert engine.run == 1 + count
+    metrics.scored([resolve("metric", "symmetry(draws=5)")], found)
+    after = engine.run
     assert after <= 7 * (1 + count)
-    runner.score(axioms.dummy, found, {"draws": 5})
-    assert runner.run == after
+    metrics.scored([resolve("metric", "dummy(draws=5)")], found)
+    assert engine.run == after
 
 
 # ---- linearity -------------------------------------------------------------------------------------------------------

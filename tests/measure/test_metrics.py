@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.special import log_softmax, logsumexp, softmax
 from scipy.stats import kendalltau, spearmanr
 from sklearn.metrics import auc, average_precision_score, precision_recall_curve
 from torch import nn
@@ -23,10 +24,11 @@ from families import PICTURES, family, fresh, subject_of
 from whence.core import registry
 from whence.core.inputs import Input, Target
 from whence.core.results import Attribution
-from whence.measure.cases import Runner, cases
+from whence.measure.metric_runs import MetricRuns, cases_of
 from whence.measure.metrics.faithfulness import ranked_truthfulness
 from whence.model.loan import fingerprint
 from whence.model.masked_inputs import ways
+from whence.model.masked_runs import Ask, MaskedRuns
 from whence.model.weights import stages
 
 MIXED = [0.9, -1.6, 0.25, 1.3, -0.4, 0.6]  # no two of them are equal in size, and no sums are
@@ -175,10 +177,10 @@ def test_the_whole_and_nothing() -> None:
 def test_a_set_and_its_complement_share_out_an_additive_model() -> None:
     """f(x) - f(x without S) + f(x) - f(S alone) = f(x) - f(nothing)."""
     subject, true = additive(MIXED)
-    (case,) = cases(subject, true)
+    (case,) = cases_of(subject, true)
     keep = np.random.default_rng(0).random((20, 6)) < 0.5
-    ask = whence.measure.cases.Ask(np.concatenate([keep, ~keep, np.ones((1, 6), bool), np.zeros((1, 6), bool)]), "zero")
-    values = case.value(Runner(subject).answers([case.item], [ask])[0])
+    ask = Ask(np.concatenate([keep, ~keep, np.ones((1, 6), bool), np.zeros((1, 6), bool)]), "zero")
+    values = MaskedRuns(subject).answers([case.item], [ask], subject.aim([case.target]))[0].values
     assert (values[-2] - values[:20]) + (values[-2] - values[20:40]) == pytest.approx(
         np.full(20, values[-2] - values[-1]), abs=1e-12
     )
@@ -237,8 +239,8 @@ def test_equal_scores_are_a_random_explanation(metric: str) -> None:
     every = over_permutations(falling, metric)
     subject, true = additive(falling)
     record, options = registry.resolve("metric", metric)
-    rows = [case for seed in range(100) for case in cases(subject, replace(true, scores=np.zeros(6)), seed=seed)]
-    seeds = np.array([float(v) for v in Runner(subject).score(record.function, rows, options)])
+    rows = [case for seed in range(100) for case in cases_of(subject, replace(true, scores=np.zeros(6)), seed=seed)]
+    seeds = np.array([float(v) for v in MetricRuns(MaskedRuns(subject)).scored([(record, options)], rows)[0]])
     left_to_right = scored(subject, [replace(true, scores=-np.arange(6.0))], metric)[0]
     assert abs(seeds.mean() - every.mean()) < 4 * every.std() / 10 < abs(left_to_right - every.mean())
     assert np.unique(seeds.round(9)).size > 10
@@ -312,9 +314,9 @@ def test_labels_that_do_not_exclude_each_other(kind: str) -> None:
     p = 1 / (1 + math.exp(-z))
     expected = {"probability": p, "log_probability": math.log(p), "log_odds": z}[kind]
     assert a.output == pytest.approx(expected, abs=1e-5) and abs(expected - float(softmax)) > 1e-2
-    (case,) = cases(subject, a)
-    assert case.value(logits[None].numpy())[0] == pytest.approx(expected, abs=1e-5)
-    assert case.probability(logits[None].numpy())[0] == pytest.approx(p, abs=1e-5)
+    answers = MaskedRuns(subject).answers([a.input], [[a.input]], subject.aim([a.target]))[0]
+    assert answers.values[0] == pytest.approx(expected, abs=1e-5)
+    assert answers.probabilities[0] == pytest.approx(p, abs=1e-5)
 
 
 def test_a_random_explanation_lies_in_its_interval() -> None:
@@ -575,15 +577,27 @@ def test_the_share_that_is_pruned_is_rounded_up(metric: str, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("kind", ["logit", "probability", "log_probability", "log_odds", "margin", "contrast"])
-def test_targets_are_those_that_explain_computes(kind: str) -> None:
-    subject = subject_of("bert")
-    target = f"{kind}('positive', 'neutral')" if kind == "contrast" else f"{kind}('positive')"
-    a = whence.explain(subject, "a masterful film", "random", target)
-    (case,) = cases(subject, a)
-    logits = np.array([[0.3, -800.0, 900.0], [5.0, 1.0, -2000.0]])
-    own = subject.aim([a.target])
-    expected = [float(own(torch.tensor(row)[None], None)) for row in logits]
-    assert case.value(logits) == pytest.approx(expected, abs=1e-12)  # however large they are
+def test_targets_are_their_formulas_however_large_logits_are(kind: str) -> None:
+    logits = np.array([[0.3, -800.0, 900.0], [5.0, 1.0, -2000.0], [30.0, 80.0, 81.0]])
+    table = nn.Embedding.from_pretrained(torch.tensor(logits))
+    model = nn.Sequential(table, nn.Flatten(1))
+    encode = lambda raw: {"tensors": {"input": np.array([int(raw)])}, "features": {"text": [raw]}}  # noqa: E731
+    subject = whence.wrap(model, encode=encode, labels=["a", "b", "c"])
+    target = f"{kind}('c', 'a')" if kind == "contrast" else f"{kind}('c')"
+    items = [subject.encode(str(row)) for row in range(3)]
+    answers = MaskedRuns(subject).answers([items[0]], [items], subject.aim([target]))[0]
+    log_p, p = log_softmax(logits, -1)[:, 2], softmax(logits, -1)[:, 2]
+    expected = {
+        "logit": logits[:, 2],
+        "probability": p,
+        "log_probability": log_p,
+        "log_odds": logits[:, 2] - logsumexp(logits[:, :2], -1),
+        "margin": logits[:, 2] - logits[:, :2].max(-1),
+        "contrast": logits[:, 2] - logits[:, 0],
+    }[kind]
+    np.testing.assert_array_equal(answers.logits, logits)
+    assert answers.values == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    assert answers.probabilities == pytest.approx(p, rel=1e-12, abs=1e-12)
 
 
 # ---- what cannot be asked --------------------------------------------------------------------------------------------
@@ -833,9 +847,10 @@ def test_pixels_are_hidden_as_is_asked_and_said() -> None:
     assert [one.hidden for one in found.values()] == ["black", "blur"]
     assert whence.score(subject, a, "positive_perturbation").hidden == "black"
     assert abs(found["black"].value - found["blur"].value) > 1e-4
-    other = whence.explain(subject, PICTURES[0], "gradient", target=lambda logits, batch: logits.sum(-1))
+    summed = lambda logits, batch: logits.sum(-1)  # noqa: E731
+    other = whence.explain(subject, PICTURES[0], "gradient", target=summed)
     with pytest.raises(ValueError, match="a target that names a class"):
-        whence.score(subject, other, "positive_perturbation")
+        whence.score(subject, other, "positive_perturbation", target=summed)
 
 
 @pytest.mark.parametrize("measure", ["accuracy", "probability"])

@@ -18,8 +18,9 @@ import whence
 from families import LOGITS, PICTURES, TEXTS, Family, family, fresh, plain_inputs
 from whence.core.inputs import Input
 from whence.methods import perturbation
-from whence.model import masked_inputs
-from whence.model.masked_inputs import expanded, masked, masked_values, units, ways
+from whence.model import masked_runs
+from whence.model.masked_inputs import expanded, masked, units, ways
+from whence.model.masked_runs import MaskedRuns
 from whence.model.subject import Subject
 
 
@@ -190,7 +191,7 @@ def test_equal_inputs_run_once_and_nothing_is_padded(monkeypatch: pytest.MonkeyP
     handle = s.model.register_forward_pre_hook(
         lambda _, args, kwargs: seen.append(tuple(kwargs["attention_mask"].sum(1).tolist())), with_kwargs=True
     )
-    found = masked_values(s, batch, aim, keeps, "delete")
+    found = MaskedRuns(s).masked_values(batch, aim, keeps, "delete")
     handle.remove()
     assert all(len(set(lengths)) == 1 for lengths in seen)
     distinct = {
@@ -201,8 +202,8 @@ def test_equal_inputs_run_once_and_nothing_is_padded(monkeypatch: pytest.MonkeyP
         for v, value in list(zip(masked(s, item, keep, "delete"), values, strict=True))[::7]:
             tensors = {name: torch.from_numpy(array)[None] for name, array in v.tensors.items()}
             close(value, last_logits(family("bert"), tensors)[0].item())
-    monkeypatch.setattr(masked_inputs, "MAX_BYTES", 1000)  # a few at a time
-    for one, other in zip(masked_values(s, batch, aim, keeps, "delete"), found, strict=True):
+    monkeypatch.setattr(masked_runs, "MAX_BYTES", 1000)  # a few at a time
+    for one, other in zip(MaskedRuns(s).masked_values(batch, aim, keeps, "delete"), found, strict=True):
         close(one, other)
 
 
@@ -211,7 +212,7 @@ def test_one_input_with_two_targets() -> None:
     item = s.encode("a masterful film")
     batch, aim = s.batch([item, item]), s.aim([0, 1])
     keep = np.array([[True, True, False, True, True]])
-    both = masked_values(s, batch, aim, [keep, keep])
+    both = MaskedRuns(s).masked_values(batch, aim, [keep, keep])
     tensors = {name: torch.from_numpy(array)[None] for name, array in next(masked(s, item, keep)).tensors.items()}
     close(np.concatenate(both), last_logits(family("bert"), tensors)[:2])
 

@@ -45,6 +45,7 @@ class Record:
     signed: bool = True  # scores for and against; unsigned scores have no residual
     tasks: tuple[str, ...] = tasks.NAMES
     better: str = ""  # metrics: "higher" or "lower"
+    axes: tuple[str, ...] = ()  # metrics with a curve: what grows, and what is watched; options in braces are filled in
 
     def spec(self, options: Mapping[str, Any] | None = None) -> str:
         """The name with the options that differ from their defaults."""
@@ -58,8 +59,15 @@ class Record:
 
     def wanted(self, options: Mapping[str, Any]) -> frozenset[str]:
         """What a pass must record for this method with these options: its needs, `{at}` and the like filled in."""
-        full = {name: option.default for name, option in self.options.items()} | dict(options)
+        full = self._filled(options)
         return frozenset(need.format(**full) for need in self.needs)
+
+    def axes_of(self, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """The axes of a metric's curve with the options filled in: what grows, and what is watched; () without one."""
+        return tuple(axis.format(**self._filled(options)) for axis in self.axes)
+
+    def _filled(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: option.default for name, option in self.options.items()} | dict(options)
 
 
 _records: dict[str, dict[str, Record]] = {"method": {}, "metric": {}}
@@ -83,13 +91,18 @@ def method(
     return register
 
 
-def metric(*, better: str, paper: str = "", family: str = "faithfulness") -> Callable[..., Any]:
-    """Register a metric: `function(subject, attribution, *, options)` -> value."""
+def metric(
+    *, better: str, paper: str = "", family: str = "faithfulness", axes: tuple[str, str] | None = None
+) -> Callable[..., Any]:
+    """Register a metric: `function(subject, case, *, options)` -> value, or a generator that asks the model.
+
+    A metric that returns a Curve promises `axes`: what grows along the curve, and what is watched.
+    """
     if better not in ("higher", "lower"):
         raise ValueError(f"better must be 'higher' or 'lower', not {better!r}")
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        _add("metric", function, family=family, paper=paper, better=better)
+        _add("metric", function, family=family, paper=paper, better=better, axes=axes or ())
         return function
 
     return register

@@ -48,9 +48,13 @@ class Scoreboard(Result):
     hidden: tuple[str, ...] = ()  # by what each metric hides features; "" where it hides none
     curves: np.ndarray | None = None  # (method, metric, share of features from 0 to 1), NaN where there is none
     notes: tuple[str, ...] = ()  # what was explained, and what was done to the inputs
+    axes: tuple[
+        tuple[str, ...], ...
+    ] = ()  # of each metric's curve: what grows, and what is watched; () without a curve
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._set("axes", tuple(map(tuple, self.axes)))
         self._set("hidden", tuple(self.hidden) or ("",) * len(self.metrics))
         self._set("curves", None if self.curves is None else read_only(np.array(self.curves, float)))
         self._set("values", read_only(np.array(self.values, float)))

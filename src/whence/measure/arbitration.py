@@ -5,107 +5,132 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
-from whence import api
 from whence.core import registry, specs
 from whence.core.files import PICTURES, TABLES
 from whence.core.inputs import Input
-from whence.core.registry import Record
 from whence.core.results import Attribution
 from whence.core.scoreboards import Arbitration, Scoreboard
 from whence.core.statistics import comparable_means, means_of, worth
-from whence.measure.cases import Runner, cases, fitted, hidden_by
 from whence.measure.datasets import as_target, read
-from whence.measure.evaluation import CHUNK, shown
+from whence.measure.local_engine import run_plan
+from whence.measure.metric_runs import Measure
+from whence.measure.plans import Encoded, Plan, encode_examples, fitted_metrics, hidden_by_each, specs_of
+from whence.methods.explaining import as_list
+from whence.model.masked_runs import MaskedRuns
 from whence.model.subject import Subject
 
 READS = ("row", "column", "received", "received_max")  # from and to the deciding token; mean and maximum of columns
 By = Literal["instance", "label", "set"]
 Labels = Literal["target", "all"]
-Measure = tuple[Record, dict[str, Any]]
 
 
-class _Question(NamedTuple):
-    """What is to be explained of one example."""
+@dataclass(frozen=True, eq=False)
+class _Choosing:
+    """What choosing among candidates came to."""
 
-    raw: Any
-    targets: list[Any]
-    truth: Any
+    values: np.ndarray  # (candidate, example, label) of the metric that chose
+    seconds: float  # per example
+    chosen: np.ndarray | None  # (example, label): numbers of candidates; None for one choice for the set
+    explanations: tuple[Attribution, ...]  # those chosen
+    judged: np.ndarray | None  # (metric, example): the chosen explanations by every metric
 
 
-def arbitrate(
+def arbitrated(
     subject: Subject,
     data: Any,
-    candidates: Sequence[str] = ("grid",),
-    metric: str = "rft",
+    candidates: Sequence[str],
+    metric: str,
     *,
-    by: By = "instance",
-    labels: Labels | None = None,
-    held_out: str | Sequence[str] = "comprehensiveness",
-    fit: int | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    truncate: bool = False,
-    progress: bool = False,
+    by: By,
+    labels: Labels,
+    held_out: Sequence[str],
+    fit: int | None,
+    limit: int | None,
+    seed: int,
+    truncate: bool,
+    progress: bool,
 ) -> Arbitration:
-    """Choose among candidates by a metric: for every input, for every input and label, or one for the whole set.
-
-    `data` is one input, or a list, file or folder as `evaluate` takes it. Candidates are methods; "grid" stands for
-    every way to read attention (heads x layers x read-outs), "grid(scores=True)" for the same of what the softmax is
-    given. Of equal ones the first is chosen. `labels="all"` asks for every class, as a choice by label does; "target"
-    for the label of an example, or what is predicted. A choice for the set is made on the first `fit` examples and
-    judged on the others. `held_out` metrics judge the choice, because the one that chose cannot. A metric whose usual
-    mask cannot hide such inputs, as "unknown" cannot hide patches, takes mask="auto".
-    """
-    api._check_call(subject, seed, None)
-    if by not in ("instance", "label", "set"):
-        raise ValueError(f"by is 'instance', 'label' or 'set', not {by!r}")
-    if fit is not None and by != "set":
-        raise ValueError("fit sets examples apart for a choice for the set; give by='set' with it")
-    inputs, given, truths = read(_listed(data), limit)
-    if fit is not None and not 0 < fit < len(inputs):
-        raise ValueError(f"fit leaves examples to judge by: it is above 0 and below {len(inputs)} here, not {fit}")
-    first = subject.encode(inputs[0], truncate=truncate)
-    first = next((row for row, _ in subject.rows(first)), first)
-    chooser = fitted(subject, first, *registry.resolve("metric", metric))
-    wanted = [held_out] if isinstance(held_out, str) else held_out
-    judges = [fitted(subject, first, *registry.resolve("metric", one)) for one in wanted]
-    targets = _targets(subject, given, labels or ("all" if by == "label" else "target"))
-    questions = [_Question(*question) for question in zip(inputs, targets, truths, strict=True)]
-    names, apart = _candidates(subject, first, candidates)
-    court = _Court(subject, seed, truncate, any(truth is not None for truth in truths))
-    started = time.perf_counter()
-    values, choice, explanations = court.hear(questions[:fit], names, chooser, by, progress)
-    seconds = (time.perf_counter() - started) / len(values[0])
-    if np.isnan(values).all():
+    """Choose among candidates by a metric; the arguments are those of `whence.arbitrate`."""
+    raws, given, truths = read(_listed(data), limit)
+    if fit is not None and not 0 < fit < len(raws):
+        raise ValueError(f"fit leaves examples to judge by: it is above 0 and below {len(raws)} here, not {fit}")
+    for one in (metric, *held_out):
+        registry.resolve("metric", one)  # what is wrong with a spec is said before anything is encoded
+    examples, encoded = encode_examples(subject, raws, _targets(subject, given, labels), truths, truncate)
+    chooser, *judges = fitted_metrics(subject, encoded.first, [metric, *held_out])
+    measures = [chooser, *(judge for judge in judges if specs_of([judge]) != specs_of([chooser]))]
+    names, apart = _candidates(subject, encoded.first, candidates)
+    plan = Plan(subject.name, "", examples[:fit], tuple(names), specs_of([chooser]), seed, truncate)
+    engine = MaskedRuns(subject)  # choosing and judging ask about many of the same masked inputs
+    choosing = _choose(engine, plan, encoded, by, specs_of(measures), progress)
+    if np.isnan(choosing.values).all():
         raise ValueError(f"{metric} is defined for no candidate on these inputs; choose by another metric")
-
-    single = int(np.argmax(worth(comparable_means(values.reshape(len(names), -1)), chooser[0].better)))
-    rest = questions[fit:]
-    one_for_all = by == "set" or choice.size == 1
-    found, times = ({}, []) if one_for_all else ({f"chosen by {by}": explanations}, [seconds])
-    for spec in dict.fromkeys([names[single], *apart]):
-        started = time.perf_counter()
-        found[spec] = court.explained(rest, spec)
-        times.append((time.perf_counter() - started) / len(rest))
-    if one_for_all:
-        explanations, choice = found[names[single]], np.full((len(rest), len(targets[0])), single)
-    measures = [chooser, *(judge for judge in judges if judge[0].spec(judge[1]) != chooser[0].spec(chooser[1]))]
+    means = comparable_means(choosing.values.reshape(len(names), -1))
+    single = int(np.argmax(worth(means, chooser[0].better)))
+    one_for_all = choosing.chosen is None or choosing.chosen.size == 1
+    shown = tuple(dict.fromkeys([names[single], *apart]))
+    judging = replace(plan, examples=examples[fit:], methods=shown, metrics=specs_of(measures), keep="first")
+    left = {number - (fit or 0): item for number, item in encoded.items.items()}
+    result, seconds = run_plan(judging, subject, left, engine=engine)
+    board = _board(judging, measures, hidden_by_each(subject, encoded.first, judging.metrics), result.values, seconds)
     return Arbitration(
         by=by,
-        metric=chooser[0].spec(chooser[1]),
+        metric=specs_of([chooser])[0],
         better=chooser[0].better,
         candidates=tuple(names),
-        values=values,
-        chosen=choice,
-        explanations=tuple(explanations),
-        board=court.board(found, rest, measures, times, first),
-        notes=_notes(chooser, judges, values, fit),
+        values=choosing.values,
+        chosen=np.full(result.values.shape[2:], single) if choosing.chosen is None or one_for_all else choosing.chosen,
+        explanations=result.explanations if one_for_all else choosing.explanations,
+        board=board if one_for_all else _with_choice(board, f"chosen by {by}", choosing),
+        notes=_notes(chooser, judges, choosing.values, fit),
+    )
+
+
+def _choose(
+    engine: MaskedRuns, plan: Plan, encoded: Encoded, by: By, judges: tuple[str, ...], progress: bool
+) -> _Choosing:
+    """Every candidate by the metric that chooses; for every instance or label, the best one, judged by all metrics."""
+    plan = plan if by == "set" else replace(plan, keep=by, judges=judges)
+    started = time.perf_counter()
+    result, _ = run_plan(
+        plan, engine.subject, encoded.items, progress=progress, doing="arbitrating", timed=False, engine=engine
+    )
+    seconds = (time.perf_counter() - started) / len(plan.examples)
+    judged = None if result.judged is None else means_of(result.judged)
+    return _Choosing(result.values[:, 0], seconds, result.chosen, result.explanations, judged)
+
+
+def _board(
+    plan: Plan, measures: Sequence[Measure], hidden: tuple[str, ...], values: np.ndarray, seconds: np.ndarray
+) -> Scoreboard:
+    """Single candidates by every metric; the mean over the labels of an example."""
+    return Scoreboard(
+        methods=plan.methods,
+        metrics=plan.metrics,
+        better=tuple(record.better for record, _ in measures),
+        values=means_of(values),
+        seconds=np.repeat(seconds[:, None], len(plan.examples), 1),
+        model=plan.model,
+        seed=plan.seed,
+        hidden=hidden,
+    )
+
+
+def _with_choice(board: Scoreboard, name: str, choosing: _Choosing) -> Scoreboard:
+    """The board with the chosen explanations as its first row; their seconds are those of trying all candidates."""
+    assert choosing.judged is not None
+    return replace(
+        board,
+        methods=(name, *board.methods),
+        values=np.concatenate([choosing.judged[None], board.values]),
+        seconds=np.concatenate([np.full((1, board.seconds.shape[1]), choosing.seconds), board.seconds]),
     )
 
 
@@ -136,86 +161,11 @@ def grid(subject: Subject, item: Input, *, scores: bool = False) -> list[str]:
     return found
 
 
-class _Court:
-    """Explains and measures with shared answers of the model."""
-
-    def __init__(self, subject: Subject, seed: int, truncate: bool, partly: bool) -> None:
-        self.subject, self.seed, self.truncate = subject, seed, truncate
-        self.runner = Runner(subject, partly=partly)
-
-    def hear(
-        self, questions: list[_Question], names: list[str], chooser: Measure, by: By, progress: bool
-    ) -> tuple[np.ndarray, np.ndarray, list[Attribution]]:
-        """Values (candidate, example, label), the best candidate of each (example, label), and its explanations."""
-        values, choices, explanations = [], [], []
-        for begin in shown(range(0, len(questions), CHUNK), progress):
-            raws, targets, truths = zip(*questions[begin : begin + CHUNK], strict=True)
-            found = [  # label, example, candidate
-                api.compare(self.subject, list(raws), names, list(own), seed=self.seed, truncate=self.truncate)
-                for own in zip(*targets, strict=True)
-            ]
-            part = np.array(
-                [
-                    [
-                        self.measured(list(one), [truth] * len(names), chooser)
-                        for one, truth in zip(row, truths, strict=True)
-                    ]
-                    for row in found
-                ]
-            ).transpose(2, 1, 0)
-            wanted = part if by == "label" else means_of(part)[..., None]
-            best = np.argmax(worth(wanted, chooser[0].better), 0)
-            choice = np.broadcast_to(best, part.shape[1:])
-            explanations += [found[n][e][choice[e, n]] for e, n in np.ndindex(choice.shape)]
-            values.append(part)
-            choices.append(choice)
-        return np.concatenate(values, 1), np.concatenate(choices), explanations
-
-    def measured(self, attributions: Sequence[Attribution], truths: Sequence[Any], measure: Measure) -> list[float]:
-        """A metric of each attribution; the mean over the rows of generated text."""
-        before = [None, *(a.input for a in attributions[:-1])]
-        rows = [
-            cases(self.subject, a, truth, self.seed, checked=a.input is last)
-            for a, truth, last in zip(attributions, truths, before, strict=True)
-        ]
-        flat = [float(v) for v in self.runner.score(measure[0].function, [c for row in rows for c in row], measure[1])]
-        ends = np.cumsum([len(row) for row in rows])[:-1]
-        return [float(means_of(own)) for own in np.split(np.array(flat), ends)]
-
-    def explained(self, questions: list[_Question], spec: str) -> list[Attribution]:
-        """One method on every example and label, label by label of one example after the other."""
-        raws, aims = zip(*((question.raw, aim) for question in questions for aim in question.targets), strict=True)
-        return api.explain(self.subject, list(raws), spec, list(aims), seed=self.seed, truncate=self.truncate)
-
-    def board(
-        self,
-        found: dict[str, list[Attribution]],
-        questions: list[_Question],
-        measures: list[Measure],
-        times: list[float],
-        first: Input,
-    ) -> Scoreboard:
-        """Rows of explanations by metrics; the mean over the labels of an example."""
-        count, truths = len(questions), [question.truth for question in questions for _ in question.targets]
-        values = [
-            [means_of(np.array(self.measured(own, truths, measure)).reshape(count, -1)) for measure in measures]
-            for own in found.values()
-        ]
-        return Scoreboard(
-            methods=tuple(found),
-            metrics=tuple(record.spec(options) for record, options in measures),
-            better=tuple(record.better for record, _ in measures),
-            values=np.array(values),
-            seconds=np.repeat(times, count).reshape(len(found), count),
-            model=self.subject.name,
-            seed=self.seed,
-            hidden=tuple(hidden_by(self.subject, first, record, options) for record, options in measures),
-        )
-
-
 def _listed(data: Any) -> Any:
     """One input as a list of one; a text that names a table or a folder, or any file but a picture, is data."""
-    if isinstance(data, list):
+    if as_list(data) is not None:
+        return as_list(data)
+    if hasattr(data, "to_dict") and hasattr(data, "columns"):  # a data frame
         return data
     if isinstance(data, (str, Path)):
         kind = os.path.splitext(data)[1].lower()
@@ -226,8 +176,6 @@ def _listed(data: Any) -> Any:
 
 def _candidates(subject: Subject, item: Input, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
     """The specs of all candidates, each once; and those of them that are shown: the first of a grid, named methods."""
-    if isinstance(wanted, str) or not wanted:
-        raise ValueError(f"candidates are a list of methods, such as ['grid', 'gae'], not {wanted!r}")
     names: list[str] = []
     apart = []
     for one in wanted:

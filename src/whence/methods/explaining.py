@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from whence.core.inputs import Input
+from whence.core.inputs import Input, Target
 from whence.core.registry import Explained, Record
 from whence.core.results import Attribution
 from whence.model.batching import Batch, shown
+from whence.model.masked_runs import MaskedRuns
 from whence.model.subject import Subject
 from whence.model.target_specs import of_generated
 from whence.model.targets import Aim
@@ -22,7 +24,20 @@ PLAIN_METHOD = "gradient_x_input"  # the default where no attention spans the in
 Spec = tuple[Record, dict[str, Any]]  # a method or metric with its options
 
 
+def as_list(inputs: Any) -> list[Any] | None:
+    """Several inputs as a list: a list, a table's column (as a pandas Series), an array of texts. None for one input.
+
+    A tuple is one input: a text and its pair, for instance.
+    """
+    if isinstance(inputs, list):
+        return inputs
+    if isinstance(inputs, np.ndarray):
+        return list(inputs) if inputs.ndim == 1 and inputs.dtype.kind in "OTU" else None
+    return list(inputs.to_list()) if hasattr(inputs, "to_list") else None
+
+
 def encoded(subject: Subject, raws: Sequence[Any], truncate: bool, single: bool) -> list[Input]:
+    """Raw inputs encoded; an error names the number of the input in its list."""
     items = []
     for number, raw in enumerate(raws):
         try:
@@ -47,61 +62,81 @@ def usual_method(subject: Subject, items: list[Input]) -> str:
     return PICTURE_METHOD if first.grid is not None and not first.texts else DEFAULT_METHOD
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How methods are run in one call."""
+
+    seed: int = 0
+    batch_size: int | None = None
+    progress: bool = False
+    notes: tuple[str, ...] = ()  # what every attribution of the call says about itself
+    masked_runs: MaskedRuns | None = None  # an engine that others ask too; None: one per batch
+
+
+@dataclass(eq=False)
+class _Rows:
+    """What is run: one row per row of scores, which is an input or a generated token of one, with its target."""
+
+    inputs: list[Input] = field(default_factory=list)
+    targets: list[Any] = field(default_factory=list)
+    places: list[list[int]] = field(default_factory=list)  # of each item: the numbers of its rows
+
+
 def explained(
-    subject: Subject,
-    items: list[Input],
-    specs: list[Spec],
-    targets: list[Any],
-    seed: int,
-    batch_size: int | None,
-    progress: bool,
-    notes: tuple[str, ...],
+    subject: Subject, items: list[Input], specs: list[Spec], targets: list[Any], settings: Settings
 ) -> list[list[Attribution]]:
-    """Every method on every input: attributions[input][method]. Methods of one batch share its trace."""
+    """Every method on every input: attributions[input][method]. Methods share the passes of every batch."""
+    _check_tasks(subject, specs)
+    rows = _rows_of(subject, items, targets)
+    if not rows.inputs:
+        return []
+    found: list[list[Attribution]] = [[] for _ in rows.inputs]  # [row][method]
+    with subject.lent():
+        groups = list(subject.batches(rows.inputs, settings.batch_size, settings.seed))
+        for numbers, batch in tracked(groups, settings.progress):
+            aim = subject.aim([rows.targets[number] for number in numbers])
+            for by_row in _explained_batch(subject, batch, aim, specs, settings):
+                for number, attribution in zip(numbers, by_row, strict=True):
+                    found[number].append(attribution)
+    return [_joined(item, [found[row] for row in own]) for item, own in zip(items, rows.places, strict=True)]
+
+
+def _check_tasks(subject: Subject, specs: list[Spec]) -> None:
     for record, _ in specs:
         if subject.task not in record.tasks:
             fitting = ", ".join(record.tasks)
             raise ValueError(f"{record.name} works on {fitting} models, and {subject.name} is a {subject.task} model")
-    flat: list[Input] = []  # one entry per row of scores: an input, or a generated token of one
-    wanted: list[Any] = []
-    places: list[list[int]] = []
+
+
+def _rows_of(subject: Subject, items: list[Input], targets: list[Any]) -> _Rows:
+    """The rows of inputs, in order."""
+    rows = _Rows()
     for item, target in zip(items, targets, strict=True):
-        rows = [(row, of_generated(subject, target, token)) for row, token in subject.rows(item)] or [(item, target)]
-        places.append(list(range(len(flat), len(flat) + len(rows))))
-        flat += [row for row, _ in rows]
-        wanted += [aimed for _, aimed in rows]
-    needs = frozenset().union(*(record.wanted(options) for record, options in specs)) if len(specs) > 1 else frozenset()
-    rows_found: list[list[Attribution]] = [[] for _ in flat]
-    if not flat:
-        return []
-    with subject.lent():
-        groups = list(subject.batches(flat, batch_size, seed))
-        for numbers, batch in tracked(groups, progress):
-            batch.needs = needs
-            aim = subject.aim([wanted[number] for number in numbers])
-            for record, options in specs:
-                result = record(subject, batch, aim, **options)
-                result = result if isinstance(result, Explained) else Explained(result)
-                for row, attribution in enumerate(_attributions(subject, batch, aim, record, options, result, notes)):
-                    rows_found[numbers[row]].append(attribution)
-            batch.trace = None
-    merged = []
-    for item, numbers in zip(items, places, strict=True):
-        by_method = zip(*(rows_found[number] for number in numbers), strict=True)
-        merged.append([_merged(item, list(rows)) if item.generated else rows[0] for rows in by_method])
-    return merged
+        own = [(row, of_generated(subject, target, token)) for row, token in subject.rows(item)] or [(item, target)]
+        rows.places.append(list(range(len(rows.inputs), len(rows.inputs) + len(own))))
+        rows.inputs += [row for row, _ in own]
+        rows.targets += [target for _, target in own]
+    return rows
+
+
+def _explained_batch(
+    subject: Subject, batch: Batch, aim: Aim, specs: list[Spec], settings: Settings
+) -> Iterator[list[Attribution]]:
+    """What every method gives for a batch, method by method; they share the batch's trace and its masked inputs."""
+    batch.needs = frozenset().union(*(record.wanted(options) for record, options in specs))
+    batch.masked_runs = settings.masked_runs or MaskedRuns(subject, keep_logits=False)
+    for record, options in specs:
+        result = record(subject, batch, aim, **options)
+        result = result if isinstance(result, Explained) else Explained(result)
+        yield _attributions(subject, batch, aim, (record, options), result, settings.notes)
+    batch.trace = batch.masked_runs = None
 
 
 def _attributions(
-    subject: Subject,
-    batch: Batch,
-    aim: Aim,
-    record: Record,
-    options: dict[str, Any],
-    result: Explained,
-    notes: tuple[str, ...],
+    subject: Subject, batch: Batch, aim: Aim, spec: Spec, result: Explained, notes: tuple[str, ...]
 ) -> list[Attribution]:
     """What a method returned for a batch to one Attribution per example, padding cut."""
+    record, options = spec
     shape = tuple(result.scores.shape)
     if shape[:1] + shape[-1:] != (len(batch), batch.mask.shape[1]):
         expected = f"(batch={len(batch)}, feature={batch.mask.shape[1]})"
@@ -112,25 +147,30 @@ def _attributions(
     for row, scores in enumerate(batch.unpadded(result.scores)):
         if not np.isfinite(scores).all():
             raise ValueError(f"{record.name} gave scores that are not finite for {shown(batch.inputs[row])}")
-        target = aim.targets[row]
         output = float(outputs[row])
         base = None if not record.signed else 0.0 if bases is None else float(bases[row])
-        left_open = "no target was given" if target.kind == "logit" else "no class or token was named"
-        guessed = (f"{left_open}: {target} is what the model predicts",) if target.predicted else ()
         found.append(
             Attribution(
                 scores=scores,
                 input=batch.inputs[row],
                 method=record.spec(options),
-                target=target,
+                target=aim.targets[row],
                 output=output,
                 base=base,
                 residual=None if base is None else output - base - float(scores.sum()),
                 details={name: of_example(value, row) for name, value in result.details.items()},
-                notes=(*notes, *guessed, *result.notes, *batch.inputs[row].notes),
+                notes=(*notes, *_guess(aim.targets[row]), *result.notes, *batch.inputs[row].notes),
             )
         )
     return found
+
+
+def _guess(target: Target) -> tuple[str, ...]:
+    """A note that the model's prediction is explained, where no class was named."""
+    if not target.predicted:
+        return ()
+    left_open = "no target was given" if target.kind == "logit" else "no class or token was named"
+    return (f"{left_open}: {target} is what the model predicts",)
 
 
 def of_example(value: Any, row: int) -> Any:
@@ -143,7 +183,13 @@ def of_example(value: Any, row: int) -> Any:
     return part
 
 
-def _merged(item: Input, rows: list[Attribution]) -> Attribution:
+def _joined(item: Input, rows: list[list[Attribution]]) -> list[Attribution]:
+    """The attributions of one input, one per method, from those of its rows, [row][method]."""
+    by_method = zip(*rows, strict=True)
+    return [_stacked(item, list(own)) if item.generated else own[0] for own in by_method]
+
+
+def _stacked(item: Input, rows: list[Attribution]) -> Attribution:
     """One row per generated token; what a row could not see is 0, and False in `visible`."""
     scores = np.zeros((len(rows), len(item.features)), rows[0].scores.dtype)
     visible = np.zeros(scores.shape, bool)

@@ -12,7 +12,8 @@ from whence.core.geometry import on_grid
 from whence.core.inputs import Input
 from whence.core.registry import Explained, method
 from whence.model.batching import Batch
-from whence.model.masked_inputs import Unit, Way, expanded, masked_values, shared, units, ways
+from whence.model.masked_inputs import Unit, Way, expanded, shared, units, ways
+from whence.model.masked_runs import engine_of
 from whence.model.subject import Subject
 from whence.model.targets import Aim
 
@@ -82,8 +83,9 @@ def lime(
     numbers = [units(item, unit) for item in batch.inputs]
     draws = [_drawn(_count(n), samples, generator) for n, generator in zip(numbers, batch.generators(), strict=True)]
     keeps = [expanded(draw, n) for draw, n in zip(draws, numbers, strict=True)]
+    values = engine_of(subject, batch).masked_values(batch, target, keeps, mask)
     scores, bases, fits = [], [], []
-    for draw, number, found in zip(draws, numbers, masked_values(subject, batch, target, keeps, mask), strict=True):
+    for draw, number, found in zip(draws, numbers, values, strict=True):
         weights = np.exp(-((1 - np.sqrt(draw.mean(1))) ** 2) / width**2)  # cos(z, 1) = sqrt(share of ones)
         surrogate = ridge(alpha=1.0).fit(draw, found, weights)
         scores.append(shared(surrogate.coef_, number))
@@ -106,10 +108,11 @@ def _occluded(
     subject: Subject, batch: Batch, target: Aim, mask: Way, numbers: list[np.ndarray], windows: list[np.ndarray]
 ) -> Explained:
     """Scores from the windows of every example, (window, unit) bool: True is hidden."""
-    # x itself goes along, so that a feature without effect gets the same rounding, and exactly 0
+    # The input itself goes along, so that a feature without effect gets the same rounding, and a score of exactly 0.
     keeps = [expanded(~np.pad(hidden, ((1, 0), (0, 0))), n) for hidden, n in zip(windows, numbers, strict=True)]
+    values = engine_of(subject, batch).masked_values(batch, target, keeps, mask)
     scores = []
-    for hidden, number, found in zip(windows, numbers, masked_values(subject, batch, target, keeps, mask), strict=True):
+    for hidden, number, found in zip(windows, numbers, values, strict=True):
         drops = (found[0] - found[1:]) / hidden.sum(1)
         scores.append(shared(drops @ hidden / hidden.sum(0), number))
     return Explained(placed(subject, batch, scores), details={"mask": [ways(subject, i, mask) for i in batch.inputs]})

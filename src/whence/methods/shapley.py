@@ -15,7 +15,8 @@ from whence.core.registry import Explained, method
 from whence.core.shap_export import shap_package
 from whence.methods.perturbation import placed
 from whence.model.batching import Batch
-from whence.model.masked_inputs import Unit, Way, expanded, hiding, shared, units, values, ways
+from whence.model.masked_inputs import Unit, Way, expanded, shared, units, ways
+from whence.model.masked_runs import Ask, MaskedRuns, engine_of
 from whence.model.subject import Subject
 from whence.model.targets import Aim
 
@@ -47,6 +48,7 @@ def shap(
     """
     package = shap_package()
     subject.values(batch, target)  # fixes a target left open
+    engine = engine_of(subject, batch)
     scores, bases = [], []
     details: dict[str, list[Any]] = {"players": [], "evaluations": []}
     if algorithm == "partition":
@@ -55,7 +57,7 @@ def shap(
         numbers = units(item, unit)
         count = int(numbers.max(initial=-1)) + 1
         _check(algorithm, count, max_evals)
-        game, known = _game(subject, item, target, row, numbers, mask)
+        game, coalitions = _game(engine, item, target, row, numbers, mask)
         base, full = game(np.stack([np.zeros(count, bool), np.ones(count, bool)]))
         found: dict[str, Any] = {"values": np.full(count, full - base)}
         if count > 1:  # shap cannot build a tree of one player
@@ -64,7 +66,7 @@ def shap(
             found = _explained(package, algorithm, game, _Coalitions(count, tree), batch.seed % 2**32, options)
         scores.append(shared(found["values"], numbers))
         bases.append(base)
-        found |= {"players": numbers, "evaluations": len(known)}
+        found |= {"players": numbers, "evaluations": len(coalitions)}
         for name, kept in details.items():
             kept.append(found.get(name))
     details["mask"] = [ways(subject, item, mask) for item in batch.inputs]
@@ -85,22 +87,17 @@ def _check(algorithm: str, count: int, max_evals: int) -> None:
 
 
 def _game(
-    subject: Subject, item: Input, aim: Aim, row: int, numbers: np.ndarray, mask: Way
-) -> tuple[Game, dict[bytes, float]]:
-    """The value of coalitions of one example's players, each evaluated once, and the values so far."""
-    hide = hiding(subject, item, mask)
-    known: dict[bytes, float] = {}
+    engine: MaskedRuns, item: Input, aim: Aim, row: int, numbers: np.ndarray, mask: Way
+) -> tuple[Game, set[bytes]]:
+    """The value of coalitions of one example's players, and the set of coalitions that were asked for so far."""
+    coalitions_so_far: set[bytes] = set()
 
     def game(coalitions: np.ndarray) -> np.ndarray:
         coalitions = np.asarray(coalitions, bool)
-        keys = [coalition.tobytes() for coalition in coalitions]
-        new = {key: coalition for key, coalition in zip(keys, coalitions, strict=True) if key not in known}
-        if new:
-            variants = hide(expanded(np.stack(list(new.values())), numbers))
-            known.update(zip(new, values(subject, variants, aim, [row] * len(new)), strict=True))
-        return np.array([known[key] for key in keys])
+        coalitions_so_far.update(coalition.tobytes() for coalition in coalitions)
+        return engine.values([item], [Ask(expanded(coalitions, numbers), mask)], aim, [row])[0]
 
-    return game, known
+    return game, coalitions_so_far
 
 
 class _Coalitions:

@@ -31,6 +31,7 @@ class Batch:
     needs: frozenset[str] = frozenset()  # what the methods that share this batch need recorded
     trace: Any = field(default=None, repr=False)  # the last trace, for the next method that needs the same
     known: Any = field(default=None, repr=False)  # targets and their values on these very inputs, once computed
+    masked_runs: Any = field(default=None, repr=False)  # the engine for masked inputs that callers share; None: no such
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -1,29 +1,24 @@
-"""Masked variants of inputs: some features hidden, the others as they were, and the target's value on each."""
+"""Masked variants of inputs: some features hidden, the others as they were. `masked_runs` asks the model about them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 from scipy.ndimage import gaussian_filter
-from torch import Tensor
 
 from whence.core.geometry import on_grid, patch_of_pixels, patch_size
 from whence.core.inputs import Input
-from whence.model.batching import MAX_TOKENS, Batch, ids_of, is_sequence, stream_names, stream_of
+from whence.model.batching import Batch, ids_of, is_sequence, stream_names, stream_of
 from whence.model.encoding import mask_ids
 from whence.model.subject import Subject
-from whence.model.targets import Aim
 
 Way = Literal["auto", "mask", "unknown", "pad", "delete", "zero", "mean", "black", "blur"]
 Unit = Literal["piece", "word"]
 
-MAX_BYTES = 2**26  # of masked inputs that wait for their turn
-MAX_ROWS = 128  # in one pass
 _TOKENS = ("mask", "unknown", "pad")
 _WAYS: dict[str, tuple[str, ...]] = {
     "tokens": (*_TOKENS, "delete", "zero"),
@@ -78,6 +73,11 @@ def shared(scores: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Scores of units to features: the pieces of a word get equal shares, special ones 0."""
     counts = np.bincount(numbers[numbers >= 0], minlength=len(scores))
     return np.append(scores / np.maximum(counts, 1), 0.0)[numbers]
+
+
+def added_by_model(item: Input) -> np.ndarray:
+    """(feature,) bool: what the model itself adds to a picture, as a class token. No argument holds it to be hidden."""
+    return item.special & np.array([on_grid(item, stream) for stream in item.streams], bool)
 
 
 # ---- hiding ----------------------------------------------------------------------------------------------------------
@@ -229,88 +229,7 @@ def _without(item: Input, gone: np.ndarray, name: str) -> Input:
     return replace(item, tensors=tensors, **columns)
 
 
-# ---- values ----------------------------------------------------------------------------------------------------------
-
-
-def values(subject: Subject, inputs: Iterable[Input], aim: Aim, rows: Iterable[int]) -> np.ndarray:
-    """f of inputs, (input,), each with the target that `aim` has at its number in `rows`.
-
-    Inputs that are equal and have the same target run once. Batches hold inputs of one length, so nothing is padded,
-    and inputs are taken from the iterable only as they are needed. The aim must be fixed by a pass over plain inputs.
-    """
-    known: dict[tuple[int, bytes], float] = {}
-    order: list[tuple[int, bytes]] = []
-    waiting: dict[tuple[int, bytes], Input] = {}
-    size = 0
-
-    def run() -> None:
-        for keys in _alike(waiting):
-            found = _run(subject, [waiting[key] for key in keys], aim.chosen([row for row, _ in keys]))
-            known.update(zip(keys, found.double().tolist(), strict=True))
-        waiting.clear()
-
-    for item, row in zip(inputs, rows, strict=False):
-        key = (row, digest(item))
-        order.append(key)
-        if key not in known and key not in waiting:
-            waiting[key] = item
-            size += sum(array.nbytes for array in item.tensors.values())
-        if size > MAX_BYTES:
-            run()
-            size = 0
-    run()
-    return np.array([known[key] for key in order], dtype=float)
-
-
-def masked_values(
-    subject: Subject, batch: Batch, aim: Aim, keeps: Sequence[np.ndarray], how: Way = "auto"
-) -> list[np.ndarray]:
-    """f of the variants of every example, one array (variant,) each; `keeps` has one (variant, feature) per example."""
-    if not aim.fixed:
-        subject.values(batch, aim)
-    rows = [row for row, keep in enumerate(keeps) for _ in keep]
-    variants = (v for item, keep in zip(batch.inputs, keeps, strict=True) for v in masked(subject, item, keep, how))
-    found = values(subject, variants, aim, rows)
-    return np.split(found, np.cumsum([len(keep) for keep in keeps])[:-1])
-
-
-def _alike(waiting: dict[tuple[int, bytes], Input]) -> Iterator[list[tuple[int, bytes]]]:
-    """The keys of inputs that go into one pass: all of one shape."""
-    groups: dict[Any, list[tuple[int, bytes]]] = {}
-    for key, item in waiting.items():
-        shapes = tuple((name, array.shape) for name, array in item.tensors.items())
-        groups.setdefault((item.streams, shapes), []).append(key)
-    for (streams, _), keys in groups.items():
-        size = max(1, min(MAX_ROWS, MAX_TOKENS // len(streams)))
-        yield from (keys[start : start + size] for start in range(0, len(keys), size))
-
-
-def _run(subject: Subject, inputs: list[Input], aim: Aim) -> Tensor:
-    """f of inputs of one length."""
-    batch = subject.batch(inputs)
-    states = _zeroed(subject, batch)
-    return subject.values(batch, aim) if states is None else subject.values_at(batch, aim, "word", states)
-
-
-def logits(subject: Subject, inputs: list[Input]) -> Tensor:
-    """The logits of inputs of one length: (input, class)."""
-    batch = subject.batch(inputs)
-    states = _zeroed(subject, batch)
-    return subject.logits(batch) if states is None else subject.logits(batch, states)
-
-
-def _zeroed(subject: Subject, batch: Batch) -> dict[str, Tensor] | None:
-    """The word embeddings of a batch, by stream, some of them zero; None where none is to be."""
-    inputs = batch.inputs
-    if not any(isinstance(item, Zeroed) for item in inputs):
-        return None
-    none = np.zeros(len(inputs[0].features), bool)
-    marks = np.stack([none if (m := getattr(item, "zeroed", None)) is None else m for item in inputs])
-    zeroed = torch.from_numpy(marks).to(batch.mask.device)  # (batch, feature)
-    names = tuple(batch.streams)
-    ids = {s: batch.tensors[str(ids_of(batch.tensors, names, s))] for s in names if zeroed[:, batch.span(s)].any()}
-    states = subject.embedded(batch, ids)
-    return {s: state.masked_fill(zeroed[:, batch.span(s), None], 0.0) for s, state in states.items()}
+# ---- telling variants apart ------------------------------------------------------------------------------------------
 
 
 def digest(item: Input) -> bytes:

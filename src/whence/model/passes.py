@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -108,7 +108,7 @@ class Pass:
             with self._graph(structure):
                 logits, seen = self._run_model(sites, structure, tap)
                 self._check_unchanged(seen)
-                states = self._seen_by_target(sites, seen)
+                states = states_seen(self._discovery, batch, self._aim.states, seen)
                 if request.plain:
                     self._check_finite(logits)
                     self._aim.fix(logits, batch, states)
@@ -199,20 +199,6 @@ class Pass:
                     f"{self._name} goes on to change in place what {site.module!r} gives; name a module before it"
                 )
 
-    def _seen_by_target(self, sites: dict[At, dict[str, Site]], seen: dict[Site, Tensor]) -> dict[At, StateSeen]:
-        """The states that the target reads, each with its real and its deciding tokens."""
-        found = {}
-        for at in self._aim.states:
-            own = sites[at]
-            name = next((s for s in reversed(own) if s in self._discovery.structure.deciding), next(reversed(own)))
-            site, batch = own[name], self._batch
-            state = site.turned(seen[site])
-            spans = site.stream in batch.streams or site.stream == "*"
-            mask = (batch.mask if site.stream == "*" else batch.streams[site.stream]) if spans else None
-            deciding = self._discovery.deciding_tokens(batch, site.stream) if spans else None
-            found[at] = StateSeen(state, mask, deciding)
-        return found
-
     def _check_finite(self, logits: Tensor) -> None:
         bad = ~torch.isfinite(logits.detach()).all(-1)
         if bad.any():
@@ -248,6 +234,25 @@ class Pass:
             if rows is not None:
                 found[stream] = rows
         return found
+
+
+def states_seen(
+    discovery: Discovery, batch: Batch, places: Sequence[At], seen: dict[Site, Tensor]
+) -> dict[At, StateSeen]:
+    """The states at these places as a target reads them: with their real and their deciding tokens.
+
+    Of several streams, that which the output reads is taken; of several calls of a module, the last one.
+    """
+    found = {}
+    for at in dict.fromkeys(places):
+        own = discovery.sites(at)
+        name = next((s for s in reversed(own) if s in discovery.structure.deciding), next(reversed(own)))
+        site = own[name]
+        spans = site.stream in batch.streams or site.stream == "*"
+        real = (batch.mask if site.stream == "*" else batch.streams[site.stream]) if spans else None
+        deciding = discovery.deciding_tokens(batch, site.stream) if spans else None
+        found[at] = StateSeen(site.turned(seen[site]), real, deciding)
+    return found
 
 
 def replaced(new: Tensor, old: Tensor, leaf: bool = False) -> Tensor:

@@ -20,12 +20,12 @@ from whence.model.batching import Batch, buckets, collate, cut, kind_of
 from whence.model.discovery import At, Discovery, Structure, find_layout, no_attention
 from whence.model.forward import Forward
 from whence.model.loan import attention_path, configs, fingerprint, lent
-from whence.model.passes import Pass, Request, Streams, Trace, replaced
+from whence.model.passes import Pass, Request, Streams, Trace, replaced, states_seen
 from whence.model.precision import accumulation
 from whence.model.rules import Rules
 from whence.model.tap import Edit, Tap
 from whence.model.target_specs import resolve
-from whence.model.targets import Aim
+from whence.model.targets import Aim, StateSeen
 from whence.model.watching import Listener, Site, every_call
 
 MAX_GENERATED = 256  # tokens of greedy decoding
@@ -373,16 +373,31 @@ class Subject:
         `words` are other word embeddings, by stream; `edit` changes attention while the model runs, `rules` watch it;
         `path` is the attention path, "eager" or "sdpa", if not the model's own.
         """
+        return self.decision(batch, words=words, edit=edit, rules=rules, path=path)[0]
+
+    def decision(
+        self,
+        batch: Batch,
+        places: Sequence[At] = (),
+        *,
+        words: Streams | None = None,
+        edit: Edit | None = None,
+        rules: Rules | None = None,
+        path: str | None = None,
+    ) -> tuple[Tensor, dict[At, StateSeen]]:
+        """The decision logits and the states at some places, without gradients; the rest is as in `logits`."""
         path = "eager" if edit is not None else path if rules is None else rules.attention_path
         with lent(self.model), torch.no_grad(), contextlib.ExitStack() as scopes:
             changes = self._with_words(batch, words or {})
+            watch = {site for at in places for site in self.sites(batch, at).values()}
             scopes.enter_context(attention_path(self.model, path))
             if rules is not None:
                 scopes.enter_context(rules.on(self.model))
             if edit is not None:
                 connections = self.structure(batch).connections
                 scopes.enter_context(Tap(self.model, len(batch), edit=edit, connections=connections))
-            return self._forward.run(batch, changes=changes)[0]
+            logits, seen = self._forward.run(batch, watch, changes)
+        return logits, states_seen(self.discovery(batch), batch, places, seen)
 
     def _with_words(self, batch: Batch, words: Streams) -> dict[Site, Callable[[Tensor], Tensor]]:
         """Changes that put these word embeddings in place of the model's own."""

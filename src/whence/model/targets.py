@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,11 @@ FORMULAS = {f.__name__: f for f in (logit, probability, log_probability, log_odd
 _OF_PROBABILITY = ("probability", "log_probability", "log_odds")
 
 
+def of_logits(target: Target) -> bool:
+    """The target names a class or token, and its value follows from the logits alone."""
+    return target.kind in FORMULAS
+
+
 @dataclass(frozen=True, eq=False)
 class StateSeen:
     """A state inside the model, as a target reads it."""
@@ -69,6 +74,12 @@ class StateSeen:
     state: Tensor  # (batch, token, width), (batch, width) or (batch, channel, height, width)
     real: Tensor | None  # (batch, token) bool; None where the state is not one of a stream's tokens
     deciding: Tensor | None  # (batch, token) bool: what the output reads; None where that is not known
+
+    def chosen(self, rows: Sequence[int]) -> StateSeen:
+        """The state of these examples."""
+        index = torch.tensor(list(rows), dtype=torch.long, device=self.state.device)
+        real, deciding = (None if marks is None else marks[index] for marks in (self.real, self.deciding))
+        return StateSeen(self.state[index], real, deciding)
 
 
 class Aim:
@@ -113,6 +124,14 @@ class Aim:
         ]
         with torch.no_grad():
             self.values = self(logits, batch, states).detach()
+
+    def key(self, row: int) -> Hashable:
+        """Equal for targets that have the same value on the same input."""
+        target, function = self.targets[row], self._functions[row]
+        if function is not None:
+            return function
+        vector = None if target.vector is None else target.vector.tobytes()
+        return target.kind, target.index, target.against, target.site, target.position, vector
 
     def chosen(self, rows: Sequence[int]) -> Aim:
         """The targets of these examples, for the batch chosen likewise."""

@@ -17,11 +17,11 @@ import torch
 
 from whence.core.inputs import Target
 from whence.core.registry import metric
-from whence.measure.cases import Ask, Case, Metric
+from whence.measure.metric_protocol import Case, Metric
 from whence.measure.metrics.robustness import _again
-from whence.model import masked_inputs
 from whence.model.loading import load
-from whence.model.masked_inputs import Way
+from whence.model.masked_inputs import Way, masked
+from whence.model.masked_runs import Answers, Ask, MaskedRuns
 from whence.model.subject import Subject
 
 
@@ -89,10 +89,10 @@ def linearity(subject: Subject, case: Case) -> Metric:
     whatever kind of target it is, and b the runner-up, or the other one of a contrast. A method that chooses its steps
     by the target, as integrated_gradients without `steps`, is linear only within its own tolerance.
     """
-    logits = (yield [case.item])[0]
+    a, b = case.index, case.target.against
+    logits = (yield [case.item]).logits[0]
     if len(logits) < 2:
         raise ValueError(f"linearity takes the logits of two classes or tokens, and {subject.name} has one output")
-    a, b = case.index, case.target.against
     if b is None:
         b = next(int(i) for i in np.argsort(-logits, kind="stable") if i != a)
     targets = [Target("contrast", a, against=b), Target("logit", a), Target("logit", b)]
@@ -136,7 +136,7 @@ def _coalitions(case: Case, draws: int) -> np.ndarray:
     return np.concatenate([np.ones((1, count), bool), np.zeros((1, count), bool), drawn])
 
 
-def _turned(case: Case, coalitions: np.ndarray, mask: Way) -> Generator[Ask, np.ndarray, np.ndarray]:
+def _turned(case: Case, coalitions: np.ndarray, mask: Way) -> Generator[Ask, Answers, np.ndarray]:
     """The target for every set, and for the set with one feature more or less: (set, 1 + feature)."""
     count = coalitions.shape[1]
     turns = np.concatenate([np.zeros((1, count), bool), np.eye(count, dtype=bool)])
@@ -144,7 +144,7 @@ def _turned(case: Case, coalitions: np.ndarray, mask: Way) -> Generator[Ask, np.
     for coalition in coalitions:  # one at a time: all masked pictures at once could be too much
         keep = np.ones((1 + count, len(case.scores)), bool)
         keep[:, case.free] = coalition ^ turns
-        values.append(case.value((yield Ask(keep, mask))))
+        values.append((yield Ask(keep, mask)).values)
     return np.stack(values)
 
 
@@ -187,10 +187,10 @@ def _check_same(subject: Subject, other: Subject, case: Case, tolerance: float) 
     """The two give the same logits, on the input and with some, or all, of its features hidden."""
     keep = np.ones((4, len(case.scores)), bool)
     keep[:, case.free] = _coalitions(case, 2)
-    inputs = list(masked_inputs.masked(subject, case.item, keep))
-    one = masked_inputs.logits(subject, inputs).double().cpu()
+    inputs = list(masked(subject, case.item, keep))
+    one = MaskedRuns(subject).answers([case.item], [inputs], subject.aim([0]))[0].logits
     try:
-        two = masked_inputs.logits(other, inputs).double().cpu()
+        two = MaskedRuns(other).answers([case.item], [inputs], other.aim([0]))[0].logits
     except (TypeError, RuntimeError, IndexError) as error:
         raise ValueError(
             f"other= takes what {subject.name} takes, and {other.name} cannot be run on it: {error}"
@@ -199,7 +199,7 @@ def _check_same(subject: Subject, other: Subject, case: Case, tolerance: float) 
         raise ValueError(
             f"other= computes the logits of {subject.name}, {one.shape[1]} of them, and {other.name} has {two.shape[1]}"
         )
-    gap = float((one - two).abs().max() / one.abs().max().clamp(min=1e-12))
+    gap = float(np.abs(one - two).max() / max(np.abs(one).max(), 1e-12))
     if not gap <= tolerance:
         raise ValueError(
             f"other= computes the logits of {subject.name}, and those of {other.name} differ by {gap:.2g} of the "

@@ -4,6 +4,9 @@ Hidden is never gone: `mask` says what stands in its place, and changes the orde
 every metric and part of what is reported. Features with equal scores come in a random order that the seed and the
 input decide: scores that are all equal are a random explanation, not one from left to right. Special tokens stay, where
 a metric has no option `special` that hides them too.
+
+Metrics that watch p of the target's class watch the target's own value where the target names no class, as a function
+does.
 """
 
 from __future__ import annotations
@@ -15,57 +18,69 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from whence.core.registry import metric
-from whence.measure.cases import Ask, Case, Curve, Metric
+from whence.measure.metric_protocol import Case, Curve, Metric
 from whence.model.masked_inputs import Way
+from whence.model.masked_runs import Answers, Ask
 from whence.model.subject import Subject
 
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
+SHOWN, HIDDEN = "share of features shown", "share of features hidden"
+CHANCE = "p of the target's class"  # or the target's value, where the target names no class
 
 
-@metric(better="higher", paper="arXiv:2202.07304")
+@metric(better="higher", paper="arXiv:2202.07304", axes=(f"{SHOWN}, highest score first", CHANCE))
 def auac(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown", special: bool = True) -> Metric:
     """Area under the activation curve: everything hidden, then revealed from the highest signed score to the lowest.
 
     p of the target's class at shares 0, 1/steps, ... 1 of all positions, [CLS] and its like among them as in the paper
-    (`special=False` keeps those); a share is rounded up to whole features. To be given the true class, explain that.
+    (`special=False` keeps those); a share is rounded up to whole features. To be given the true class, explain that. A
+    target that names no class, as a function, is watched itself.
     """
     keep = _shares(case, case.scores, steps, special)
-    logits = yield Ask(keep, mask, special)
-    return Curve(case.probability(logits))
+    answers = yield Ask(keep, mask, special)
+    return Curve(answers.probabilities)
 
 
-@metric(better="lower", paper="arXiv:2202.07304")
+@metric(
+    better="lower", paper="arXiv:2202.07304", axes=(f"{HIDDEN}, lowest |score| first", "squared change of the logits")
+)
 def au_mse(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown", special: bool = True) -> Metric:
     """Area under the pruning curve: features are hidden from the lowest |score| up; squared change of all logits.
 
     `steps`, `mask` and `special` are as in `auac`; the share that is hidden is the one rounded up.
     """
-    logits = yield Ask(~_shares(case, -np.abs(case.scores), steps, special), mask, special)
-    return Curve(((logits - logits[0]) ** 2).sum(-1))
+    answers = yield Ask(~_shares(case, -np.abs(case.scores), steps, special), mask, special)
+    return Curve(((answers.logits - answers.logits[0]) ** 2).sum(-1))
 
 
-@metric(better="higher", paper="arXiv:2202.07304")
+@metric(better="higher", paper="arXiv:2202.07304", axes=(f"{HIDDEN}, lowest |score| first", CHANCE))
 def aupc(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown", special: bool = True) -> Metric:
-    """The pruning curve of `au_mse`, with p of the target's class in place of the squared change."""
-    logits = yield Ask(~_shares(case, -np.abs(case.scores), steps, special), mask, special)
-    return Curve(case.probability(logits))
+    """The pruning curve of `au_mse`, with p of the target's class in place of the squared change.
+
+    A target that names no class is watched itself.
+    """
+    answers = yield Ask(~_shares(case, -np.abs(case.scores), steps, special), mask, special)
+    return Curve(answers.probabilities)
 
 
-@metric(better="higher", paper="arXiv:1806.07421")
+@metric(better="higher", paper="arXiv:1806.07421", axes=(f"{SHOWN}, highest score first", CHANCE))
 def insertion(subject: Subject, case: Case, *, steps: int | None = None, mask: Way = "auto") -> Metric:
     """Everything hidden, then shown from the highest score on: area under p of the target's class.
 
-    One feature at a time, or in so many equal `steps`.
+    One feature at a time, or in so many equal `steps`. A target that names no class is watched itself.
     """
-    logits = yield Ask(_one_by_one(case, case.scores, steps), mask)
-    return Curve(case.probability(logits))
+    answers = yield Ask(_one_by_one(case, case.scores, steps), mask)
+    return Curve(answers.probabilities)
 
 
-@metric(better="lower", paper="arXiv:1806.07421")
+@metric(better="lower", paper="arXiv:1806.07421", axes=(f"{HIDDEN}, highest score first", CHANCE))
 def deletion(subject: Subject, case: Case, *, steps: int | None = None, mask: Way = "auto") -> Metric:
-    """Features are hidden from the highest score on: area under p of the target's class."""
-    logits = yield Ask(_one_by_one(case, -case.scores, steps)[::-1], mask)
-    return Curve(case.probability(logits))
+    """Features are hidden from the highest score on: area under p of the target's class.
+
+    A target that names no class is watched itself.
+    """
+    answers = yield Ask(_one_by_one(case, -case.scores, steps)[::-1], mask)
+    return Curve(answers.probabilities)
 
 
 @metric(better="higher", paper="arXiv:1911.03429")
@@ -80,7 +95,7 @@ def comprehensiveness(
     """What p of the target's class loses without the top features: the mean over shares of them (ERASER).
 
     Shares of 1, 5, 10, 20 and 50 % unless `bins` says otherwise, rounded up to whole features; `divide="bins+1"` is the
-    paper's mean, which counts the empty share too.
+    paper's mean, which counts the empty share too. A target that names no class is watched itself.
     """
     drops = yield from _bins(case, bins, mask, keep_top=False)
     return float(drops.sum() / (len(drops) + (divide == "bins+1")))
@@ -97,7 +112,7 @@ def sufficiency(
 ) -> Metric:
     """What p of the target's class loses when only the top features stay: the mean over shares of them (ERASER).
 
-    `bins` and `divide` are as in `comprehensiveness`.
+    `bins` and `divide` are as in `comprehensiveness`. A target that names no class is watched itself.
     """
     drops = yield from _bins(case, bins, mask, keep_top=True)
     return float(drops.sum() / (len(drops) + (divide == "bins+1")))
@@ -107,7 +122,8 @@ def sufficiency(
 def soft_comprehensiveness(subject: Subject, case: Case, *, draws: int = 16, mask: Way = "zero") -> Metric:
     """Features are hidden at random, each with the probability of its score scaled to [0, 1]: the mean loss of p.
 
-    Normalised by what hiding everything costs (Soft-NC); whole tokens are hidden.
+    Normalised by what hiding everything costs (Soft-NC); whole tokens are hidden. A target that names no class is
+    watched itself.
     """
     soft, none = yield from _soft(case, draws, mask, hide=True)
     return float(soft / none) if none > 0 else float("nan")
@@ -115,7 +131,10 @@ def soft_comprehensiveness(subject: Subject, case: Case, *, draws: int = 16, mas
 
 @metric(better="higher", paper="arXiv:2305.10496")
 def soft_sufficiency(subject: Subject, case: Case, *, draws: int = 16, mask: Way = "zero") -> Metric:
-    """Features are kept at random, each with the probability of its score scaled to [0, 1] (Soft-NS)."""
+    """Features are kept at random, each with the probability of its score scaled to [0, 1] (Soft-NS).
+
+    A target that names no class is watched itself.
+    """
     soft, none = yield from _soft(case, draws, mask, hide=False)
     return float((none - soft) / none) if none > 0 else float("nan")
 
@@ -123,8 +142,8 @@ def soft_sufficiency(subject: Subject, case: Case, *, draws: int = 16, mask: Way
 @metric(better="higher", paper="arXiv:1909.03012")
 def monotonicity(subject: Subject, case: Case, *, mask: Way = "auto") -> Metric:
     """Features are added from the lowest |score| to the highest: the share of steps that do not lower the target."""
-    logits = yield Ask(_one_by_one(case, -np.abs(case.scores), None), mask)
-    return float((np.diff(case.value(logits)) >= 0).mean())
+    answers = yield Ask(_one_by_one(case, -np.abs(case.scores), None), mask)
+    return float((np.diff(answers.values) >= 0).mean())
 
 
 @metric(better="higher", paper="arXiv:1711.06104")
@@ -139,7 +158,7 @@ def sensitivity_n(subject: Subject, case: Case, *, share: float = 0.3, subsets: 
     keep = np.ones((subsets + 1, len(case.scores)), bool)
     for row in keep[1:]:
         row[rng.choice(free, size, replace=False)] = False
-    values = case.value((yield Ask(keep, mask)))
+    values = (yield Ask(keep, mask)).values
     sums = np.where(keep[1:], 0.0, case.scores.astype(float)).sum(1)
     vary = np.ptp(sums) > 1e-9 * np.abs(sums).max() and np.ptp(values[1:]) > 1e-6 * np.abs(values).max()
     return float(np.corrcoef(sums, values[0] - values[1:])[0, 1]) if vary else float("nan")
@@ -157,7 +176,7 @@ def infidelity(
     rng, free = np.random.default_rng([case.seed, 2]), case.free
     keep = np.ones((subsets + 1, len(case.scores)), bool)
     keep[1:, free] = rng.random((subsets, len(free))) >= share
-    values = case.value((yield Ask(keep, mask)))
+    values = (yield Ask(keep, mask)).values
     sums, drops = np.where(keep[1:], 0.0, case.scores).sum(1), values[0] - values[1:]
     if scaled and (sums**2).sum() > 0:
         sums = sums * (sums * drops).sum() / (sums**2).sum()
@@ -181,7 +200,8 @@ def loo_agreement(subject: Subject, case: Case, *, mask: Way = "auto", absolute:
 def rft(subject: Subject, case: Case, *, mask: Way = "unknown") -> Metric:
     """Ranked faithful truthfulness: the sum of sgn(w_t) D_t / rank_t, D_t being what p loses with feature t hidden.
 
-    Rank 1 is the largest |w|; equal ones share the largest rank among them. A weight of 0 counts -|D_t|.
+    Rank 1 is the largest |w|; equal ones share the largest rank among them. A weight of 0 counts -|D_t|. A
+    target that names no class is watched itself.
     """
     drops = yield from _left_out(case, mask, probability=True)
     return ranked_truthfulness(case.scores[case.free], drops)
@@ -224,7 +244,7 @@ def _one_by_one(case: Case, scores: np.ndarray, steps: int | None) -> np.ndarray
     return _shares(case, scores, count if steps is None else min(steps, count), special=False)
 
 
-def _bins(case: Case, bins: list[float] | None, mask: Way, *, keep_top: bool) -> Generator[Ask, np.ndarray, np.ndarray]:
+def _bins(case: Case, bins: list[float] | None, mask: Way, *, keep_top: bool) -> Generator[Ask, Answers, np.ndarray]:
     """p(x) - p(x without the top shares), or p(x) - p(top shares only)."""
     shares = np.asarray(BINS if bins is None else bins, float)
     if not len(shares) or shares.min() < 0 or shares.max() > 1:
@@ -240,11 +260,11 @@ def _bins(case: Case, bins: list[float] | None, mask: Way, *, keep_top: bool) ->
     streams = np.array(case.item.streams)
     if mask == "delete" and not all(keep[:, streams == stream].any(1).all() for stream in set(case.item.streams)):
         return np.full(len(counts), np.nan)  # nothing of a stream would stay
-    p = case.probability((yield Ask(keep, mask)))
+    p = (yield Ask(keep, mask)).probabilities
     return p[0] - p[1:]
 
 
-def _soft(case: Case, draws: int, mask: Way, *, hide: bool) -> Generator[Ask, np.ndarray, tuple[float, float]]:
+def _soft(case: Case, draws: int, mask: Way, *, hide: bool) -> Generator[Ask, Answers, tuple[float, float]]:
     """The mean loss of p over random maskings, and the loss with everything hidden."""
     free, scores = case.free, case.scores[case.free]
     span = scores.max() - scores.min() if len(scores) else 0.0
@@ -253,14 +273,14 @@ def _soft(case: Case, draws: int, mask: Way, *, hide: bool) -> Generator[Ask, np
     keep = np.ones((draws + 2, len(case.scores)), bool)
     keep[1, free] = False
     keep[2:, free] = rng.random((draws, len(free))) < (1 - likely if hide else likely)
-    p = case.probability((yield Ask(keep, mask)))
+    p = (yield Ask(keep, mask)).probabilities
     return np.maximum(0, p[0] - p[2:]).mean(), max(0.0, p[0] - p[1])
 
 
-def _left_out(case: Case, mask: Way, *, probability: bool = False) -> Generator[Ask, np.ndarray, np.ndarray]:
+def _left_out(case: Case, mask: Way, *, probability: bool = False) -> Generator[Ask, Answers, np.ndarray]:
     """What hiding each feature that is not special takes from the target, or from p of its class."""
     keep = np.ones((1 + len(case.free), len(case.scores)), bool)
     keep[np.arange(1, len(keep)), case.free] = False
-    logits = yield Ask(keep, mask)
-    values = case.probability(logits) if probability else case.value(logits)
+    answers = yield Ask(keep, mask)
+    values = answers.probabilities if probability else answers.values
     return values[0] - values[1:]

@@ -10,7 +10,7 @@ from scipy.ndimage import distance_transform_edt
 
 from whence.core.geometry import heatmap, patches, upsample
 from whence.core.registry import metric
-from whence.measure.cases import Case, Curve, Metric, Unknown
+from whence.measure.metric_protocol import Case, Curve, Metric, Unknown
 from whence.measure.metrics.plausibility import average_precision
 from whence.model import masked_inputs
 from whence.model.masked_inputs import Way
@@ -56,7 +56,11 @@ def localisation(
     return float(np.mean([(a & b).sum() / (a | b).sum() for a, b in ((found, region), (~found, ~region))]))
 
 
-@metric(better="lower", paper="arXiv:2012.09838")
+@metric(
+    better="lower",
+    paper="arXiv:2012.09838",
+    axes=("share of pixels blackened, highest score first", "{measure}"),
+)
 def positive_perturbation(
     subject: Subject,
     case: Case,
@@ -66,13 +70,18 @@ def positive_perturbation(
 ) -> Metric:
     """Pixels are blackened from the highest on: area, over shares 0 to 0.9, under whether the target's class is first.
 
-    The map is bilinear over the pixels, which are sorted one by one; "probability" takes p of the target's class. To be
-    given the true class, explain that. `mask` takes "mean", "blur" or "zero" instead of "black".
+    The map is bilinear over the pixels, which are sorted one by one; "probability" takes p of the target's class, or
+    the target itself where it names no class. To be given the true class, explain that. `mask` takes "mean", "blur" or
+    "zero" instead of "black".
     """
     return (yield from _blackened(subject, case, case.scores, measure, mask))
 
 
-@metric(better="higher", paper="arXiv:2012.09838")
+@metric(
+    better="higher",
+    paper="arXiv:2012.09838",
+    axes=("share of pixels blackened, lowest score first", "{measure}"),
+)
 def negative_perturbation(
     subject: Subject,
     case: Case,
@@ -113,8 +122,9 @@ def _blackened(subject: Subject, case: Case, scores: np.ndarray, measure: str, m
     rank[order] = np.arange(high.size)
     gone = rank.reshape(pixels.shape[1:]) < np.round(SHARES * high.size)[:, None, None]  # (share, height, width)
     filled = np.where(gone[:, None], black.tensors[key], pixels)
-    logits = yield [replace(item, tensors={**item.tensors, key: array}) for array in filled]
-    if measure == "accuracy" and logits.shape[-1] == 1:
+    answers = yield [replace(item, tensors={**item.tensors, key: array}) for array in filled]
+    if measure == "probability":
+        return Curve(answers.probabilities, end=0.9)
+    if answers.logits.shape[-1] == 1:
         raise ValueError(f"{subject.name} has one output, so no class is first; use measure='probability'")
-    values = case.probability(logits) if measure == "probability" else logits.argmax(-1) == case.index
-    return Curve(values.astype(float), end=0.9)
+    return Curve((answers.logits.argmax(-1) == case.index).astype(float), end=0.9)

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from whence.core.registry import metric
-from whence.measure.cases import Case, Unknown
+from whence.measure.metric_protocol import Case, Unknown
 from whence.model.subject import Subject
 
 

@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 from whence.core import registry
 from whence.core.inputs import Input
 from whence.core.registry import Explained, metric
-from whence.measure.cases import Case
+from whence.measure.metric_protocol import Case
 from whence.model.shifted import ShiftedSubject
 from whence.model.subject import Subject
 from whence.model.weights import ShuffledWeights, duplicate, stages
@@ -61,7 +61,7 @@ def randomisation(
 def _again(subject: Subject, case: Case, item: Input) -> np.ndarray:
     """The scores of the case's method, on this input: (feature,)."""
     record, options = registry.resolve("method", case.method)
-    batch, aim = subject.batch([item], case.seed), subject.aim([case.target])
+    batch, aim = subject.batch([item], case.seed), subject.aim([case.wanted])
     with subject.lent():
         result = record(subject, batch, aim, **options)
     scores = result.scores if isinstance(result, Explained) else result
@@ -77,7 +77,7 @@ def _shifted(subject: Subject, case: Case, radius: float, draws: int) -> Iterato
     sites = subject.sites(batch, "word")
     if set(sites) != set(batch.streams):
         raise ValueError(f"where the inputs of {subject.name} enter was not found, so they cannot be shifted")
-    states = subject.trace(batch, subject.aim([case.target]), ("state:word",)).states["word"]
+    states = subject.trace(batch, subject.aim([case.wanted]), ("state:word",)).states["word"]
     rng = np.random.default_rng([case.seed, 5])
     for _ in range(draws):
         noise = {stream: rng.uniform(-radius, radius, state.shape[1:]) for stream, state in states.items()}

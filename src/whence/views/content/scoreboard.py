@@ -18,23 +18,12 @@ BEST = "\u2605"  # a star
 CLOSE = 0.05  # a p above it: not told apart from the best
 FEW = 6  # methods in colour, of each metric
 
-SHOWN, HIDDEN = "share of features shown", "share of features hidden"
-CHANCE = "p of the target's class"
-AXES = {  # of the curve of a metric: what grows, and what is watched
-    "auac": (f"{SHOWN}, highest score first", CHANCE),
-    "insertion": (f"{SHOWN}, highest score first", CHANCE),
-    "deletion": (f"{HIDDEN}, highest score first", CHANCE),
-    "aupc": (f"{HIDDEN}, lowest |score| first", CHANCE),
-    "au_mse": (f"{HIDDEN}, lowest |score| first", "squared change of the logits"),
-    "positive_perturbation": ("share of pixels blackened, highest score first", "accuracy"),
-    "negative_perturbation": ("share of pixels blackened, lowest score first", "accuracy"),
-}
 
-
-def curve_axes(metric: str) -> tuple[str, str]:
+def curve_axes(board: Scoreboard, metric: str) -> tuple[str, str]:
     """What the axes of a metric's curve show: across, and up."""
-    across, up = AXES.get(metric.partition("(")[0], ("share of features", "value"))
-    return across, CHANCE if "measure='probability'" in metric else up
+    place = board.metrics.index(metric)
+    axes = board.axes[place] if board.axes else ()
+    return (axes[0], axes[1]) if axes else ("share of features", "value")
 
 
 @dataclass(frozen=True)

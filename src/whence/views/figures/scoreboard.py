@@ -76,7 +76,7 @@ def _draw_curves(axes: Any, board: Scoreboard, metric: str, found: Sequence[Row]
         axes.plot(
             *lines[method], color=colour_of(style), linewidth=style.width, linestyle=dash, alpha=alpha, label=label
         )
-    across, up = curve_axes(metric)
+    across, up = curve_axes(board, metric)
     axes.set_xlabel(across, fontsize="small", parse_math=False)
     axes.set_ylabel(up, fontsize="small", parse_math=False)
     axes.tick_params(labelsize="small")

@@ -131,7 +131,7 @@ def _curves(board: Scoreboard, metric: str, found: Sequence[Row], own: dict[str,
     lines = curves(board, metric, found)
     if not lines:
         return None
-    across, up = curve_axes(metric)
+    across, up = curve_axes(board, metric)
     values = np.concatenate([line[1] for line in lines.values()])
     low, high = widened(float(values.min()), float(values.max()), 0.04, 0.04)
     end = max(float(shares[-1]) for shares, _ in lines.values()) or 1.0

@@ -1,0 +1,92 @@
+"""What a metric is given, what it asks, and what it returns.
+
+A metric is a function of a subject and a `Case`. One that asks the model is a generator: it yields an `Ask`, or a list
+of inputs that it made itself, is sent `Answers` (logits, values of the target, p of the target's class, one entry per
+variant), as often as it likes, and returns a number or a `Curve`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import numpy as np
+
+from whence.core.inputs import Input, Target
+from whence.model.masked_inputs import added_by_model
+from whence.model.masked_runs import Answers, Ask
+from whence.model.targets import Function, of_logits
+
+
+class Unknown(ValueError):
+    """What a metric compares with was not given for an input."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One row of scores: of an input, or of one generated token of it."""
+
+    item: Input
+    scores: np.ndarray  # (feature,)
+    target: Target
+    output: float
+    residual: float | None
+    truth: np.ndarray | None = None  # (feature,) bool: what is known, or believed, to decide
+    seed: int = 0
+    method: str = ""  # the spec of what made the scores
+    region: np.ndarray | None = None  # (height, width) bool: what decides, of the picture the model saw or the original
+    function: Function | None = None  # the target itself, where it is a function
+
+    @property
+    def free(self) -> np.ndarray:
+        """The numbers of the features that are not special."""
+        return np.flatnonzero(~self.item.special)
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """The numbers of the features that are not special, and of special tokens of texts."""
+        return np.flatnonzero(~added_by_model(self.item))
+
+    def ordered(self, scores: np.ndarray) -> np.ndarray:
+        """Numbers of features from the highest score to the lowest; equal ones in a random order, by seed and input."""
+        names = zlib.crc32("\0".join(self.item.features).encode("utf-8", "surrogatepass"))
+        return np.lexsort((np.random.default_rng([self.seed, names]).random(len(scores)), -scores))
+
+    @property
+    def wanted(self) -> Target | Function:
+        """The target as a subject's `aim` takes it; an error where it is a function that was not given."""
+        if self.target.kind != "function":
+            return self.target
+        if self.function is None:
+            raise ValueError(
+                f"the explanation is of the function {self.target.name!r}, which a result cannot hold; "
+                "give the function again as target="
+            )
+        return self.function
+
+    @property
+    def index(self) -> int:
+        """The number of the target's class or token."""
+        if not of_logits(self.target) or self.target.index is None:
+            raise ValueError(f"this metric needs a target that names a class or token, and {self.target} names none")
+        return int(self.target.index)
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """What a metric that watches the model while features come or go returns: the area is its value."""
+
+    values: np.ndarray  # at equal distances, from share 0 of the features to the share `end`
+    end: float = 1.0
+
+    def __float__(self) -> float:
+        """The area under the curve, by trapezoids."""
+        return float(np.trapezoid(self.values, dx=self.end / (len(self.values) - 1)))
+
+    def at(self, shares: np.ndarray) -> np.ndarray:
+        """The values at these shares, not a number beyond the end."""
+        return np.interp(shares, np.linspace(0, self.end, len(self.values)), self.values, right=np.nan)
+
+
+Metric = Generator[Ask | list[Input], Answers, float | Curve]

@@ -10,7 +10,7 @@ WORKERS ?= 2
 .PHONY: help setup demo test quick lint bench zoo clean
 
 help:
-	@echo 'make demo    explain a sentence and a digit with models that ship along; writes out/demo.html'
+	@echo 'make demo    explain a sentence and a digit with models that ship along; writes out/demo.html and out/digit.html'
 	@echo 'make test    lint, format, floor and type checks, and the whole test suite'
 	@echo 'make quick   the same checks, and the tests that are not marked slow'
 	@echo 'make lint    only the lint, format, floor and type checks'

@@ -100,6 +100,15 @@ def test_the_linter_sees_an_import_that_is_not_allowed(twin: Path, floor: str, i
     assert f"whence.{floor}.attic -> {imported} (l." in found.stdout
 
 
+def test_the_linter_sees_a_cycle_that_hides_in_a_function(twin: Path) -> None:
+    (twin / "whence" / "core" / "attic.py").write_text("from whence.core import results\n", encoding="utf-8")
+    with (twin / "whence" / "core" / "results.py").open("a", encoding="utf-8") as file:
+        file.write("\n\ndef hidden() -> object:\n    from whence.core import attic\n\n    return attic\n")
+    found = lint(twin)
+    assert found.returncode == 1
+    assert "Modules of one floor import each other without a cycle BROKEN" in found.stdout
+
+
 def test_the_linter_wants_a_place_for_a_new_package(twin: Path) -> None:
     (twin / "whence" / "attic").mkdir()
     (twin / "whence" / "attic" / "__init__.py").touch()

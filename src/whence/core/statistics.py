@@ -44,6 +44,6 @@ def comparable_means(values: np.ndarray) -> np.ndarray:
     return means_of(values[:, shared] if shared.any() else values)
 
 
-def worth(values: np.ndarray, better: str) -> np.ndarray:
-    """Values so that the larger is the better, and what is not defined the worst."""
+def larger_is_better(values: np.ndarray, better: str) -> np.ndarray:
+    """Values of a metric turned so that the larger is the better, and what is not defined the worst."""
     return np.nan_to_num(values if better == "higher" else -values, nan=-np.inf, neginf=-np.inf)

@@ -16,7 +16,7 @@ import numpy as np
 from whence.core import registry
 from whence.core.inputs import Input
 from whence.core.results import Attribution
-from whence.core.statistics import means_of, worth
+from whence.core.statistics import larger_is_better, means_of
 from whence.measure.metric_protocol import Case, Curve
 from whence.measure.metric_runs import Measure, MetricRuns, cases_of, fitted, hidden_by
 from whence.measure.rationales import marks
@@ -291,4 +291,4 @@ def _chosen(values: np.ndarray, plan: Plan) -> np.ndarray:
         return np.zeros(values.shape[2:], int)
     better = registry.resolve("metric", plan.metrics[0])[0].better
     own = values[:, 0] if plan.keep == "label" else means_of(values[:, 0])[..., None]
-    return np.broadcast_to(np.argmax(worth(own, better), 0), values.shape[2:])
+    return np.broadcast_to(np.argmax(larger_is_better(own, better), 0), values.shape[2:])

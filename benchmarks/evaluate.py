@@ -2,10 +2,11 @@
 
     python benchmarks/evaluate.py --data FOLDER [--sentences 200] [--threads 2]
 
-`whence.evaluate` explains in batches and asks the model for every masked input once, for all methods and metrics. The
-plain loop takes one sentence, one method and one metric at a time; its masked inputs still go through the model
-together, metric by metric. Both must find the same values. The two take turns, a few sentences each, so that a busy
-machine slows both alike.
+`whence.evaluate` encodes every sentence once, explains in batches whose passes the methods share, and asks the model
+about every masked input once, for all methods and metrics; that each method is timed alone on a few sentences is part
+of its time. The plain loop takes one sentence, one method and one metric at a time; its masked inputs still go through
+the model together, metric by metric. Both must find the same values. The two take turns, a few sentences each, so that
+a busy machine slows both alike.
 """
 
 from __future__ import annotations

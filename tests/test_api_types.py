@@ -32,6 +32,8 @@ def test_explain(planted: whence.Subject) -> None:
     several = whence.explain(planted, TEXTS, "gae", ["positive", 0])
     assert_type(several, list[whence.Attribution])
     assert [a.target.name for a in several if isinstance(a.target, whence.Target)] == ["positive", "negative"]
+    parts = [{"text": text} for text in TEXTS]
+    assert_type(whence.explain(planted, parts, "gae"), list[whence.Attribution])
     part = whence.explain(planted, {"text": TEXTS[0]}, target="log_odds('positive')", seed=1)
     assert_type(part, whence.Attribution)
     assert part.target != one.target
@@ -45,6 +47,8 @@ def test_pictures() -> None:
     of_picture = whence.explain(digits, Image.fromarray(array), "gradient")
     assert_type(of_picture, whence.Attribution)
     np.testing.assert_allclose(of_array.scores, of_picture.scores, atol=1e-6)
+    arrays = [array, array]
+    assert_type(whence.explain(digits, arrays, "gradient"), list[whence.Attribution])
     raws: list[RawInput] = [array, Image.fromarray(array)]
     of_both = whence.explain(digits, raws, "gradient")
     assert_type(of_both, list[whence.Attribution])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, overload
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +46,9 @@ class Frame(Protocol):
 # One input as it is given: a text, a picture (PIL, array, tensor, file), a dict with named parts such as
 # {"text": ..., "pair": ...}, or a tuple that is short for such a dict.
 RawInput: TypeAlias = str | Path | Image | npt.NDArray[np.number[Any]] | Tensor | Mapping[str, Any] | tuple[Any, ...]
+Raw = TypeVar("Raw", bound=RawInput)
 # Several inputs: a list, a column of a table, an array of texts.
-RawInputs: TypeAlias = list[RawInput] | list[str] | list[Path] | Column | npt.NDArray[np.str_]
+RawInputs: TypeAlias = list[Raw] | Column | npt.NDArray[np.str_]
 # What is explained: a label, kind(...) or token's text, an index, a Target, a function; None for the prediction.
 TargetLike: TypeAlias = str | int | Target | Function | None
 TargetLikes: TypeAlias = TargetLike | Sequence[TargetLike]  # one for all inputs, or a list with one per input
@@ -73,7 +74,7 @@ def explain(
 @overload
 def explain(
     subject: Subject,
-    inputs: RawInputs,
+    inputs: RawInputs[Raw],
     method: str | None = ...,
     target: TargetLikes = ...,
     *,
@@ -128,7 +129,7 @@ def compare(
 @overload
 def compare(
     subject: Subject,
-    inputs: RawInputs,
+    inputs: RawInputs[Raw],
     methods: Sequence[str],
     target: TargetLikes = ...,
     *,
@@ -162,9 +163,9 @@ def compare(
 @overload
 def attention_maps(subject: Subject, inputs: RawInput, *, truncate: bool = ...) -> AttentionMaps: ...
 @overload
-def attention_maps(subject: Subject, inputs: RawInputs, *, truncate: bool = ...) -> list[AttentionMaps]: ...
+def attention_maps(subject: Subject, inputs: RawInputs[Raw], *, truncate: bool = ...) -> list[AttentionMaps]: ...
 def attention_maps(
-    subject: Subject, inputs: RawInput | RawInputs, *, truncate: bool = False
+    subject: Subject, inputs: RawInput | RawInputs[Raw], *, truncate: bool = False
 ) -> AttentionMaps | list[AttentionMaps]:
     """All attention weights of one input (AttentionMaps) or of each of a list (a list), as the model used them."""
     _check_call(subject, 0, None)
@@ -187,7 +188,7 @@ def conservation(
 @overload
 def conservation(
     subject: Subject,
-    inputs: RawInputs,
+    inputs: RawInputs[Raw],
     method: str = ...,
     target: TargetLikes = ...,
     *,

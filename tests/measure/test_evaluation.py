@@ -125,7 +125,7 @@ def test_a_run_goes_on_where_it_stopped(
     whole = whence.evaluate(planted, examples, METHODS, METRICS)
     file, calls, real = tmp_path / "run.jsonl", [], local_engine.run_chunk
 
-    def stops(*args: Any) -> plans.Result:
+    def stops(*args: Any) -> plans.Measurements:
         calls.append(args)
         if len(calls) == 3:
             raise KeyboardInterrupt

@@ -181,6 +181,8 @@ def test_the_command_is_stopped_by_ctrl_c(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "COLUMNS": "200"},
+        # a shell that starts jobs in the background has them ignore SIGINT, which children inherit
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 120
     while run.poll() is None and time.monotonic() < deadline:
@@ -192,6 +194,16 @@ def test_the_command_is_stopped_by_ctrl_c(tmp_path: Path) -> None:
     assert run.returncode == 130, told
     assert "of 300 examples, which" in told and "run.jsonl keeps; run the same again with that resume file" in told
     assert "Traceback" not in told and not shown
+
+
+def test_curves_that_end_early_and_values_that_are_not_defined_are_kept(tmp_path: Path) -> None:
+    digits, file = whence.load("digits"), tmp_path / "run.jsonl"
+    raws, metrics = [e.input for e in zoo.examples("digits", 3)], ["positive_perturbation", "completeness"]
+    first, again = (whence.evaluate(digits, raws, ["gae", "random"], metrics, resume=file) for _ in range(2))
+    assert first == again and np.isnan(first.values[0, 1]).all()
+    shares, values = first.curve("gae", "positive_perturbation")
+    assert shares[-1] == pytest.approx(0.9) and np.isfinite(values).all() and "NaN" not in file.read_text()
+    assert not len(first.curve("gae", "completeness")[0])
 
 
 def test_progress_counts_examples(planted: whence.Subject, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from families import family, subject_of
 from whence.methods import explaining
 from whence.model.masked_inputs import masked
 from whence.model.masked_runs import Ask, MaskedRuns, engine_of
-from whence.model.tap import Record
+from whence.model.tap import AttentionRecord
 
 TEXT = "the actors were quietly wonderful"
 
@@ -27,7 +27,7 @@ def leaving_one_out(item: whence.Input) -> np.ndarray:
     return keep
 
 
-def without_head(record: Record, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+def without_head(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """The first head of the first layer attends to nothing."""
     if record.order == 0:
         weights = weights.clone()

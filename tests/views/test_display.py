@@ -353,7 +353,8 @@ def test_a_comparison_has_a_panel_per_method() -> None:
 
 
 def test_a_scoreboard_has_bars_best_first_and_curves() -> None:
-    board = scoreboard_example()
+    axes = (("share of features shown, highest score first", "p of the target's class"), ())
+    board = replace(scoreboard_example(), axes=axes)
     bars, curves, other, empty = board.plot().axes
     means = [board.score(method, "auac").value for method in ("method_0", "method_1", "random")]
     np.testing.assert_allclose(bar_widths(bars), means)

@@ -9,7 +9,7 @@ import numpy as np
 
 from whence.core import display, registry
 from whence.core.results import Attribution, Result
-from whence.core.statistics import bootstrap, comparable_means, sign_flips, worth
+from whence.core.statistics import bootstrap, comparable_means, larger_is_better, sign_flips
 from whence.core.storage import floats, read_only
 from whence.core.wording import suggest
 
@@ -76,7 +76,7 @@ class Scoreboard(Result):
         Means are taken over the examples on which the metric is defined for every method that it is defined for at all.
         """
         m = _place(self.metrics, metric, "metric")
-        return self.methods[int(worth(comparable_means(self.values[:, m]), self.better[m]).argmax())]
+        return self.methods[int(larger_is_better(comparable_means(self.values[:, m]), self.better[m]).argmax())]
 
     def p_value(self, method: str, metric: str) -> float:
         """How likely a difference to the best method at least as large is by chance: a paired sign-flip test."""
@@ -131,7 +131,7 @@ class Arbitration(Result):
         """
         values = self.values if example is None else self.values[:, [example]]
         means = comparable_means(values.reshape(len(values), -1))
-        order = np.argsort(-worth(means, self.better), kind="stable")
+        order = np.argsort(-larger_is_better(means, self.better), kind="stable")
         return [(self.candidates[i], float(means[i])) for i in order]
 
 

@@ -50,6 +50,6 @@ def comparable_means(values: np.ndarray) -> np.ndarray:
     return means_of(values[:, shared] if shared.any() else values)
 
 
-def worth(values: np.ndarray, better: str) -> np.ndarray:
-    """Values turned so that larger is better: negated where lower is better, and NaN as the worst."""
+def larger_is_better(values: np.ndarray, better: str) -> np.ndarray:
+    """Values of a metric turned so that larger is better: negated where lower is better, and NaN as the worst."""
     return np.nan_to_num(values if better == "higher" else -values, nan=-np.inf, neginf=-np.inf)

@@ -17,7 +17,7 @@ from whence.core.files import PICTURES, TABLES
 from whence.core.inputs import Input
 from whence.core.results import Attribution
 from whence.core.scoreboards import Arbitration, Scoreboard
-from whence.core.statistics import comparable_means, means_of, worth
+from whence.core.statistics import comparable_means, larger_is_better, means_of
 from whence.measure.datasets import as_target, read
 from whence.measure.local_engine import run_plan
 from whence.measure.metric_runs import Measure
@@ -58,7 +58,7 @@ def arbitrated(
     progress: bool,
 ) -> Arbitration:
     """Choose among candidates by a metric; the arguments are those of `whence.arbitrate`."""
-    raws, given, truths = read(_listed(data), limit)
+    raws, given, truths = read(_as_data(data), limit)
     if fit is not None and not 0 < fit < len(raws):
         raise ValueError(f"fit leaves examples to judge by: it is above 0 and below {len(raws)} here, not {fit}")
     for one in (metric, *held_out):
@@ -66,16 +66,16 @@ def arbitrated(
     examples, encoded = encode_examples(subject, raws, _targets(subject, given, labels), truths, truncate)
     chooser, *judges = fitted_metrics(subject, encoded.first, [metric, *held_out])
     measures = [chooser, *(judge for judge in judges if specs_of([judge]) != specs_of([chooser]))]
-    names, apart = _candidates(subject, encoded.first, candidates)
+    names, usual = _candidates(subject, encoded.first, candidates)
     plan = Plan(subject.name, "", examples[:fit], tuple(names), specs_of([chooser]), seed, truncate)
     engine = MaskedRuns(subject)  # choosing and judging ask about many of the same masked inputs
     choosing = _choose(engine, plan, encoded, by, specs_of(measures), progress)
     if np.isnan(choosing.values).all():
         raise ValueError(f"{metric} is defined for no candidate on these inputs; choose by another metric")
     means = comparable_means(choosing.values.reshape(len(names), -1))
-    single = int(np.argmax(worth(means, chooser[0].better)))
+    single = int(np.argmax(larger_is_better(means, chooser[0].better)))
     one_for_all = choosing.chosen is None or choosing.chosen.size == 1
-    shown = tuple(dict.fromkeys([names[single], *apart]))
+    shown = tuple(dict.fromkeys([names[single], *usual]))
     judging = replace(plan, examples=examples[fit:], methods=shown, metrics=specs_of(measures), keep="first")
     left = {number - (fit or 0): item for number, item in encoded.items.items()}
     result, seconds = run_plan(judging, subject, left, engine=engine)
@@ -161,7 +161,7 @@ def grid(subject: Subject, item: Input, *, scores: bool = False) -> list[str]:
     return found
 
 
-def _listed(data: Any) -> Any:
+def _as_data(data: Any) -> Any:
     """One input as a list of one; a text that names a table or a folder, or any file but a picture, is data."""
     if as_list(data) is not None:
         return as_list(data)
@@ -175,9 +175,9 @@ def _listed(data: Any) -> Any:
 
 
 def _candidates(subject: Subject, item: Input, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The specs of all candidates, each once; and those of them that are shown: the first of a grid, named methods."""
+    """The specs of all candidates, each once; and those that the board shows: the first of a grid, named methods."""
     names: list[str] = []
-    apart = []
+    usual = []
     for one in wanted:
         name, options = specs.parse(one)
         if name == "grid":
@@ -187,9 +187,9 @@ def _candidates(subject: Subject, item: Input, wanted: Sequence[str]) -> tuple[l
         else:
             record, options = registry.resolve("method", one)
             own = [record.spec(options)]
-        apart.append(own[0])
+        usual.append(own[0])
         names += own
-    return list(dict.fromkeys(names)), apart
+    return list(dict.fromkeys(names)), usual
 
 
 def _targets(subject: Subject, given: list[Any], labels: Labels) -> list[list[Any]]:

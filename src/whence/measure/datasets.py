@@ -1,4 +1,4 @@
-"""Inputs, labels and truths of data sets: lists, data frames, tables in files, folders of pictures."""
+"""Inputs, labels and truths (which features decide) of data sets: lists, data frames, tables, folders of pictures."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def read(data: Any, limit: int | None = None) -> tuple[list[Any], list[Any], lis
 
     A table (CSV, TSV, JSONL, Parquet, data frame, or a list of dicts) has a column per part of an input (text, pair,
     prompt, continuation, source, output, image; the only column beside `label` and `truth` is text, whatever its name),
-    and may have `label` and `truth` (phrases, marks or the file of a mask: see `truths`). A folder holds pictures, or
-    folders of them named by their labels.
+    and may have `label` and `truth` (phrases, marks or the file of a mask: see `rationales`). A folder holds pictures,
+    or folders of them named by their labels.
     """
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise ValueError(f"limit is how many examples to take, a whole number from 1, not {limit!r}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from whence.core import registry
 from whence.core.inputs import Input
-from whence.measure.plans import Plan, Result, joined, run_chunk
+from whence.measure.plans import Measurements, Plan, joined, run_chunk
 from whence.methods.explaining import Settings, explained
 from whence.model.masked_runs import MaskedRuns
 from whence.model.subject import Subject
@@ -32,7 +32,7 @@ def run_plan(
     doing: str = "evaluating",
     timed: bool = True,
     engine: MaskedRuns | None = None,
-) -> tuple[Result, np.ndarray]:
+) -> tuple[Measurements, np.ndarray]:
     """All chunks of a plan, and the seconds that each method takes per example, where they are `timed`: (method,).
 
     `resume` names a file to which the numbers of every chunk are added as they are made; a run that was stopped goes
@@ -89,7 +89,7 @@ def _shown(doing: str, examples: int, progress: bool) -> Iterator[Callable[[int]
 
 
 @contextmanager
-def _told_how_to_resume(plan: Plan, done: list[Result], resume: str | Path | None) -> Iterator[None]:
+def _told_how_to_resume(plan: Plan, done: list[Measurements], resume: str | Path | None) -> Iterator[None]:
     """Ctrl-C ends with a sentence that says what is kept, and how to go on."""
     try:
         yield
@@ -122,7 +122,7 @@ class ResumeFile:
 
     def __init__(self, file: str | Path, plan: Plan) -> None:
         self.path = Path(file)
-        self.results: list[Result] = []
+        self.results: list[Measurements] = []
         self.seconds: np.ndarray | None = None
         heading = plan.heading()
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
@@ -133,7 +133,7 @@ class ResumeFile:
         if self.seconds is not None:
             self.add_seconds(self.seconds)
 
-    def add(self, result: Result) -> None:
+    def add(self, result: Measurements) -> None:
         """Keep what a chunk came to."""
         self._append(_as_line(result))
 
@@ -178,17 +178,14 @@ class ResumeFile:
             file.write(line + "\n")
 
 
-def _as_line(result: Result) -> str:
+def _as_line(result: Measurements) -> str:
     """The numbers of a chunk as JSON; what is not a number is null."""
-    values = result.values.astype(object)
-    values[np.isnan(result.values)] = None
-    return json.dumps(
-        {"values": values.tolist(), "curves": result.curves.tolist(), "curve_counts": result.curve_counts.tolist()}
-    )
+    arrays = {"values": result.values, "curves": result.curves, "curve_counts": result.curve_counts}
+    return json.dumps({name: np.where(np.isnan(a), np.array(None), a).tolist() for name, a in arrays.items()})
 
 
-def _of_line(found: dict[str, Any]) -> Result:
+def _of_line(found: dict[str, Any]) -> Measurements:
     values, curves = np.array(found["values"], float), np.array(found["curves"], float)
     if values.ndim != 4 or curves.ndim != 3:
         raise ValueError("the line is not whole")
-    return Result(values, curves, np.array(found["curve_counts"], int))
+    return Measurements(values, curves, np.array(found["curve_counts"], int))

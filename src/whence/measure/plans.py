@@ -16,7 +16,7 @@ import numpy as np
 from whence.core import registry
 from whence.core.inputs import Input
 from whence.core.results import Attribution
-from whence.core.statistics import means_of, worth
+from whence.core.statistics import larger_is_better, means_of
 from whence.measure.metric_protocol import Case, Curve
 from whence.measure.metric_runs import Measure, MetricRuns, cases_of, fitted, hidden_by
 from whence.measure.rationales import marks
@@ -93,7 +93,7 @@ class Plan:
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class Measurements:
     """What a chunk of a plan, or a whole plan, comes to."""
 
     values: np.ndarray  # (method, metric, example, target); NaN where a metric is not defined
@@ -114,11 +114,11 @@ class Result:
         return np.asarray(self.curves / counts[..., None])
 
 
-def joined(results: Sequence[Result]) -> Result:
+def joined(results: Sequence[Measurements]) -> Measurements:
     """The results of chunks, in their order, as one."""
     judged = [result.judged for result in results if result.judged is not None]
     chosen = [result.chosen for result in results if result.chosen is not None]
-    return Result(
+    return Measurements(
         values=np.concatenate([result.values for result in results], 2),
         curves=np.sum([result.curves for result in results], 0),
         curve_counts=np.sum([result.curve_counts for result in results], 0),
@@ -207,7 +207,7 @@ def run_chunk(
     subject: Subject,
     items: Mapping[int, Input] | None = None,
     engine: MaskedRuns | None = None,
-) -> Result:
+) -> Measurements:
     """The examples of a chunk, explained and measured: the same result wherever and in whatever order it is called.
 
     Methods share passes, and all methods and metrics share the answers to masked inputs. Two arguments save work and
@@ -257,7 +257,7 @@ def _cases(subject: Subject, a: Attribution, example: Example, target: Any, seed
 
 def _measured(
     metrics: MetricRuns, specs: Sequence[str], cases: list[list[list[Case]]], shape: tuple[int, int]
-) -> Result:
+) -> Measurements:
     """Values and curves of cases [method][question][row].
 
     `shape` is the number of examples and of the targets of each; the value of a question is the mean over its rows.
@@ -279,7 +279,7 @@ def _measured(
                 curves[place] = np.mean(drawn, 0)
     by_example = means_of(np.moveaxis(curves, 3, -1))  # (method, metric, example, share): the mean over targets
     has_curve = ~np.isnan(by_example).all(-1)
-    return Result(values, np.where(has_curve[..., None], by_example, 0.0).sum(2), has_curve.sum(2))
+    return Measurements(values, np.where(has_curve[..., None], by_example, 0.0).sum(2), has_curve.sum(2))
 
 
 def _chosen(values: np.ndarray, plan: Plan) -> np.ndarray:
@@ -288,4 +288,4 @@ def _chosen(values: np.ndarray, plan: Plan) -> np.ndarray:
         return np.zeros(values.shape[2:], int)
     better = registry.resolve("metric", plan.metrics[0])[0].better
     own = values[:, 0] if plan.keep == "label" else means_of(values[:, 0])[..., None]
-    return np.broadcast_to(np.argmax(worth(own, better), 0), values.shape[2:])
+    return np.broadcast_to(np.argmax(larger_is_better(own, better), 0), values.shape[2:])

@@ -27,6 +27,7 @@ from whence.model.targets import Aim, StateSeen, of_logits
 MAX_KNOWN = 2**30  # bytes of answers that an engine remembers: the logits of a language model are long
 MAX_BYTES = 2**26  # bytes of masked inputs that wait to be run
 MAX_ROWS = 128  # inputs in one pass
+CPU_TOKENS = 2048  # tokens in one pass on a processor, whose caches larger passes outgrow
 _VALUE_BYTES = 200  # about what one remembered number takes, with its key
 
 Key = tuple[Edit | None, bytes]  # the edit of attention under which an input is run, and the input's digest
@@ -230,8 +231,9 @@ class MaskedRuns:
         for key, one in waiting.items():
             shapes = tuple((name, array.shape) for name, array in one.item.tensors.items())
             groups.setdefault((one.item.streams, shapes), []).append(key)
+        tokens = CPU_TOKENS if self.subject.device.type == "cpu" else MAX_TOKENS
         for (streams, _), keys in groups.items():
-            size = max(1, min(MAX_ROWS, MAX_TOKENS // len(streams)))
+            size = max(1, min(MAX_ROWS, tokens // len(streams)))
             for start in range(0, len(keys), size):
                 self._pass(keys[start : start + size], waiting, aims, logits)
         self._known.run += len(waiting)

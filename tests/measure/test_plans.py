@@ -165,9 +165,10 @@ def test_a_stop_without_a_file_says_what_would_have_kept_the_work(
         whence.evaluate(planted, texts(2), METHODS, METRICS, progress=True)
     told = capsys.readouterr().err
     assert "stopped after 0 of 2 examples; a resume file would have kept them: name one with --resume" in told
-    with pytest.raises(KeyboardInterrupt):
-        whence.arbitrate(planted, texts(2), ["random", "gae"])
-    assert "resume" not in capsys.readouterr().err  # arbitrate has no such file
+    for by in ("instance", "set"):
+        with pytest.raises(KeyboardInterrupt):
+            whence.arbitrate(planted, texts(2), ["random", "gae"], by=by)  # type: ignore[arg-type]
+        assert capsys.readouterr().err == "stopped after 0 of 2 examples; nothing of it is kept\n"
 
 
 def test_the_command_is_stopped_by_ctrl_c(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def arbitrated(
     shown = tuple(dict.fromkeys([names[single], *usual]))
     judging = replace(plan, examples=examples[fit:], methods=shown, metrics=specs_of(measures), keep="first")
     left = {number - (fit or 0): item for number, item in encoded.items.items()}
-    result, seconds = run_plan(judging, subject, left, engine=engine)
+    result, seconds = run_plan(judging, subject, left, resumable=False, engine=engine)
     board = _board(judging, measures, hidden_by_each(subject, encoded.first, judging.metrics), result.values, seconds)
     return Arbitration(
         by=by,
@@ -100,7 +100,14 @@ def _choose(
     plan = plan if by == "set" else replace(plan, keep=by, judges=judges)
     started = time.perf_counter()
     result, _ = run_plan(
-        plan, engine.subject, encoded.items, progress=progress, doing="arbitrating", timed=False, engine=engine
+        plan,
+        engine.subject,
+        encoded.items,
+        resumable=False,
+        progress=progress,
+        doing="arbitrating",
+        timed=False,
+        engine=engine,
     )
     seconds = (time.perf_counter() - started) / len(plan.examples)
     judged = None if result.judged is None else means_of(result.judged)

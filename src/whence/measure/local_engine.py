@@ -28,6 +28,7 @@ def run_plan(
     items: Mapping[int, Input],
     *,
     resume: str | Path | None = None,
+    resumable: bool = True,
     progress: bool = False,
     doing: str = "evaluating",
     timed: bool = True,
@@ -36,11 +37,11 @@ def run_plan(
     """All chunks of a plan, and the seconds that each method takes per example, where they are `timed`: (method,).
 
     `resume` names a file to which the numbers of every chunk are added as they are made; a run that was stopped goes
-    on from it. `items` and `engine` are as in `run_chunk`.
+    on from it; not `resumable` is a run whose caller offers no such file. `items` and `engine` are as in `run_chunk`.
     """
     file = ResumeFile(resume, plan) if resume is not None else None
     done = file.results if file is not None else []
-    with _told_how_to_resume(plan, done, resume), _shown(doing, len(plan.examples), progress) as advance:
+    with _told_how_to_resume(plan, done, resume, resumable), _shown(doing, len(plan.examples), progress) as advance:
         advance(sum(result.examples for result in done))
         for chunk in plan.chunks()[len(done) :]:
             done.append(run_chunk(plan, chunk, subject, items, engine))
@@ -89,7 +90,9 @@ def _shown(doing: str, examples: int, progress: bool) -> Iterator[Callable[[int]
 
 
 @contextmanager
-def _told_how_to_resume(plan: Plan, done: list[Measurements], resume: str | Path | None) -> Iterator[None]:
+def _told_how_to_resume(
+    plan: Plan, done: list[Measurements], resume: str | Path | None, resumable: bool
+) -> Iterator[None]:
     """Ctrl-C ends with a sentence that says what is kept, and how to go on."""
     try:
         yield
@@ -97,7 +100,7 @@ def _told_how_to_resume(plan: Plan, done: list[Measurements], resume: str | Path
         if not _interrupted(error):
             raise
         count = f"{sum(result.examples for result in done)} of {len(plan.examples)} examples"
-        if plan.keep:
+        if not resumable:
             told = f"stopped after {count}; nothing of it is kept"
         elif resume is None:
             told = f"stopped after {count}; a resume file would have kept them: name one with --resume or resume="

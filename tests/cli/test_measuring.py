@@ -124,3 +124,12 @@ def test_refusals(extra: list[str], sentence: str, table: Path) -> None:
     result = run("evaluate", table, "-m", "planted", *SPECS, *extra)
     assert result.exit_code in (1, 2) and sentence in " ".join(result.stderr.split())
     assert "Traceback" not in result.output
+
+
+def test_evaluate_takes_one_target_for_all_examples(tmp_path: Path) -> None:
+    data, file = tmp_path / "data.csv", tmp_path / "board.json"
+    data.write_text("text\na garden\na good film\n", encoding="utf-8")
+    flags = ["--method", "gradient_x_input,random", "--metric", "loo_agreement", "--target", "mlp:0:3", "-m", "planted"]
+    ran = CliRunner().invoke(cli.app, ["evaluate", str(data), *flags, "--save", str(file)])
+    assert ran.exit_code == 0, ran.output
+    assert whence.Scoreboard.load(file).notes == ("Explained: mlp:0:3, of all inputs.",)

@@ -3,6 +3,7 @@ method that differentiates or perturbs. The plain model's own states, taken by h
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -253,3 +254,52 @@ def test_the_rule_by_which_the_output_reads_its_tokens(name: str, reads: str) ->
         pytest.fail(f"{name} reads its tokens by no rule")
     assert marks[0].tolist().index(True) == (0 if reads == "first" else marks.shape[1] - 1)
     assert torch.equal(marks, subject.trace(batch, subject.aim([None]), ("deciding",)).deciding[stream])
+
+
+# ---- metrics ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["mlp:1:7", "neuron('bert.encoder.layer.0', 2, at='max')", "function"])
+def test_metrics_watch_the_target_itself_where_it_names_no_class(target: Any) -> None:
+    """The drops of leave_one_out agree with themselves, and the deletion curve is made of the target's values."""
+    subject, raw = subject_of("bert"), family("bert").inputs[1]
+
+    def difference(logits: Tensor, batch: Any) -> Tensor:
+        return 3 * logits[:, 0] - logits[:, 1].square()
+
+    wanted = difference if target == "function" else target
+    given = {"target": difference} if target == "function" else {}
+    a = whence.explain(subject, raw, "leave_one_out", wanted)
+    assert whence.score(subject, a, "loo_agreement", **given).value == pytest.approx(1.0)
+    order = [i for i in np.argsort(-a.scores, kind="stable") if not a.special[i]]
+    values = [a.output]
+    for count in range(1, len(order) + 1):
+        tensors = dict(a.input.tensors)
+        tensors["input_ids"] = tensors["input_ids"].copy()
+        tensors["input_ids"][order[:count]] = subject.mask_ids["mask"]
+        hidden = subject.batch([replace(a.input, tensors=tensors)])
+        values.append(float(subject.values(hidden, subject.aim([wanted]))[0]))
+    assert whence.score(subject, a, "deletion", **given).value == pytest.approx(
+        np.trapezoid(values, dx=1 / len(order)), abs=1e-5
+    )
+
+
+def test_evaluate_explains_a_neuron_of_every_example() -> None:
+    raws = family("bert").inputs[:3]
+    board = whence.evaluate(
+        subject_of("bert"), raws, ["gradient_x_input", "random"], ["loo_agreement"], target="mlp:0:3"
+    )
+    assert board.notes == ("Explained: mlp:0:3, of all inputs.",)
+    for number, raw in enumerate(raws):
+        a = whence.explain(subject_of("bert"), raw, "gradient_x_input", "mlp:0:3")
+        value = whence.score(subject_of("bert"), a, "loo_agreement").value
+        assert board.values[0, 0, number] == pytest.approx(value, abs=1e-6)
+
+
+def test_a_function_must_be_given_to_score_again() -> None:
+    def margin_of_two(logits: Tensor, batch: Any) -> Tensor:
+        return logits[:, 0] - logits[:, 2]
+
+    a = whence.explain(subject_of("bert"), family("bert").inputs[0], "gradient_x_input", margin_of_two)
+    with pytest.raises(ValueError, match="target="):
+        whence.score(subject_of("bert"), a, "auac")

@@ -21,6 +21,7 @@ from whence.cli.arguments import (
     load,
     raw_input,
     specs_of,
+    target_of,
 )
 from whence.cli.output import check_folders, files_for, give
 from whence.cli.program import Command, Misuse, app
@@ -37,6 +38,7 @@ ARBITRATE_EXAMPLES = (
     "Examples: [cyan]whence arbitrate 'a masterful film'[/cyan], "
     "[cyan]whence arbitrate reviews.tsv --candidates grid,gae,lrp --by set --fit 50[/cyan]"
 )
+TARGET_OF_ALL = 'Explain this of all examples, as explain takes it ("mlp:3:17"), in place of labels or predictions.'
 DATA = (
     "A CSV, TSV, JSONL or Parquet file with a column text (or other parts of an input), and label and truth where they "
     "are known; or a folder of pictures, or of folders of them named by their labels."
@@ -81,6 +83,7 @@ def evaluate(
     method: Specs,
     metric: Metrics,
     model: Model = None,
+    target: Annotated[str | None, typer.Option("--target", help=TARGET_OF_ALL)] = None,
     limit: Limit = None,
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Keep what is done in this file, and go on from it.")
@@ -103,6 +106,7 @@ def evaluate(
         data,
         specs_of(*method),
         specs_of(*metric),
+        target=target_of(subject, target),
         limit=limit,
         seed=seed,
         truncate=truncate,

@@ -51,6 +51,7 @@ class Subject:
         self.labels = tuple(labels) if labels is not None else None
         self._encode, self._output, self._embedding = encode, output, embedding
         self._forward = Forward(model, generates=self.generates, output=output)
+        self._collate = partial(_collate, model, self._tokenizer)
         self._discoveries: dict[tuple[str, ...], Discovery] = {}  # by kind of input
         self._layouts: dict[tuple[int, ...], encoding.Layout] = {}  # by shape of picture
 
@@ -62,12 +63,12 @@ class Subject:
     @property
     def device(self) -> torch.device:
         """Where the model's first parameter lives."""
-        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        return _device_of(self.model)
 
     @property
     def dtype(self) -> torch.dtype:
         """The model's floating-point type."""
-        return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+        return _dtype_of(self.model)
 
     @property
     def accumulation(self) -> torch.dtype:
@@ -240,16 +241,7 @@ class Subject:
 
     def batch(self, inputs: Sequence[Input], seed: int = 0, side: str | None = None) -> Batch:
         """These inputs as one batch."""
-        pad = getattr(self._tokenizer, "pad_token_id", None)
-        pad = getattr(getattr(self.model, "config", None), "pad_token_id", None) if pad is None else pad
-        return collate(
-            inputs,
-            pad_id=pad or 0,
-            side=side or self._discovery(inputs[0]).padding_side or "right",
-            device=self.device,
-            dtype=self.dtype,
-            seed=seed,
-        )
+        return self._collate(inputs, side or self._discovery(inputs[0]).padding_side or "right", seed)
 
     def _padding_side(self, inputs: Sequence[Input]) -> str | None:
         """The side on which padding leaves the logits as they are, tried once; None: only equal lengths go together."""
@@ -288,7 +280,7 @@ class Subject:
     def _discovery(self, item: Input) -> Discovery:
         kind = kind_of(item)
         if kind not in self._discoveries:
-            made = Discovery(self._forward, item, self.batch, name=self.name, embedding=self._embedding)
+            made = Discovery(self._forward, item, self._collate, name=self.name, embedding=self._embedding)
             self._discoveries[kind] = made
         return self._discoveries[kind]
 
@@ -452,6 +444,21 @@ class Subject:
     def every_call(self, listener: Listener) -> contextlib.AbstractContextManager[None]:
         """A scope in which a listener is told of every module call of every pass."""
         return every_call(self.model, listener)
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _dtype_of(model: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+
+
+def _collate(model: nn.Module, tokenizer: Any, inputs: Sequence[Input], side: str = "right", seed: int = 0) -> Batch:
+    """Inputs as a batch for a model; no method of Subject, because what Discovery keeps must not keep the subject."""
+    pad = getattr(tokenizer, "pad_token_id", None)
+    pad = getattr(getattr(model, "config", None), "pad_token_id", None) if pad is None else pad
+    return collate(inputs, pad_id=pad or 0, side=side, device=_device_of(model), dtype=_dtype_of(model), seed=seed)
 
 
 def _counts_from_padding(name: str, module: nn.Module) -> bool:

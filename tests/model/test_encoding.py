@@ -850,3 +850,13 @@ def test_own_encoder_is_checked(change: dict[str, Any], message: str) -> None:
         own(good | change)
     with pytest.raises(ValueError, match="but a list came"):
         own([1, 2])
+
+
+def test_the_end_of_a_prompt_is_kept() -> None:
+    """The next token follows on the end of the prompt: cutting that would explain another token."""
+    whole = text("the film of France is good", byte_level(), task="causal-lm")
+    item = text("the film of France is good", byte_level(), task="causal-lm", max_length=5, truncate=True)
+    assert item.features == whole.features[-5:]
+    np.testing.assert_array_equal(item.tensors["input_ids"], whole.tensors["input_ids"][-5:])
+    assert len(item.tensors["attention_mask"]) == 5
+    assert item.notes == (f"the prompt was cut from {len(whole.features)} to 5 tokens: its beginning was left out",)

@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -285,6 +287,36 @@ def test_code_in_a_folder_is_not_run(kind: str, copied: Callable[[str], Path], t
     assert not marker.exists()
 
 
+OWN_CODE = {  # a file of settings, and what in it names code of the folder's own
+    "config": ("config.json", {"AutoConfig": "own.Config"}),
+    "model": ("config.json", {"AutoModelForSequenceClassification": "own.Model", "AutoModel": "own.Model"}),
+    "tokenizer": ("tokenizer_config.json", {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]}),
+    "processor": ("preprocessor_config.json", {"AutoImageProcessor": ["own.Processor", "own.Processor"]}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", OWN_CODE)
+def test_a_yes_on_standard_input_runs_no_code(kind: str, copied: Callable[[str], Path], tmp_path: Path) -> None:
+    """transformers asks on standard input whether a folder's code may run, unless it was told no."""
+    folder, marker = copied("vit" if kind == "processor" else "bert"), tmp_path / "ran"
+    (folder / "own.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    name, own = OWN_CODE[kind]
+    settings = json.loads((folder / name).read_text()) | {"auto_map": own}
+    settings |= {"config": {"model_type": "nosuch"}, "model": {"architectures": ["NoSuch"]}}.get(kind, {})
+    settings |= {"tokenizer": {"tokenizer_class": "NoSuch"}, "processor": {"image_processor_type": "NoSuch"}}.get(
+        kind, {}
+    )
+    (folder / name).write_text(json.dumps(settings))
+    code = f"import whence; whence.load({str(folder)!r})"
+    ran = subprocess.run([sys.executable, "-c", code], input="y\n" * 9, capture_output=True, text=True)
+    assert not marker.exists()
+    if kind == "tokenizer":  # tokenizer.json says all, so that no code is needed
+        assert ran.returncode == 0, ran.stderr
+    else:
+        assert ran.returncode == 1 and "trust_remote_code=True" in ran.stderr.splitlines()[-1], ran.stderr
+
+
 @pytest.mark.parametrize("trusted", [False, True])
 def test_code_is_trusted_only_by_name(
     trusted: bool, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
@@ -304,12 +336,25 @@ def test_code_is_trusted_only_by_name(
         spied(kind)
     whence.load(saved("bert"), **({"trust_remote_code": True} if trusted else {}))
     assert len(given) == 3
-    if trusted:
-        assert set(given.values()) == {True}
-    else:
-        assert not any(given.values())
+    assert set(given.values()) == {trusted}  # said every time, also where it is no
+
+
+def test_weights_for_which_the_config_has_no_place_are_refused(copied: Callable[[str], Path]) -> None:
+    """With fewer layers than were trained, the rest would load and answer as another model."""
+    folder = copied("bert")
+    configured(folder, num_hidden_layers=1)
+    refused(folder, "holds weights that BertForSequenceClassification with this config.json has no place for")
+
+
+def test_buffers_that_older_versions_saved_are_no_weights(copied: Callable[[str], Path]) -> None:
+    folder = copied("bert")
+    weights = load_file(folder / WEIGHTS)
+    save_file(weights | {"bert.embeddings.position_ids": torch.arange(8)}, folder / WEIGHTS, {"format": "pt"})
+    assert whence.explain(whence.load(folder), "a film").scores.any()
 
 
 def test_a_name_that_is_nearly_an_embedded_one() -> None:
+    with pytest.raises(FileNotFoundError, match="there is no model 'sts2'; did you mean 'sst2'"):
+        whence.load("sts2")
     with pytest.raises(FileNotFoundError, match="there is no model 'plantd'; did you mean 'planted'"):
         whence.load("plantd")

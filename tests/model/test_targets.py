@@ -3,6 +3,7 @@ method that differentiates or perturbs. The plain model's own states, taken by h
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 import whence
-from families import family, plain_inputs, subject_of
+from families import family, fresh, plain_inputs, subject_of
 from whence.model.discovery import Structure
 
 # family, a module that gives a state of tokens, and the token that the output reads
@@ -303,3 +304,69 @@ def test_a_function_must_be_given_to_score_again() -> None:
     a = whence.explain(subject_of("bert"), family("bert").inputs[0], "gradient_x_input", margin_of_two)
     with pytest.raises(ValueError, match="target="):
         whence.score(subject_of("bert"), a, "auac")
+
+
+# ---- targets that cannot be computed ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        (whence.Target("contrast", 1), "a contrast needs two classes or tokens"),
+        (whence.Target("contrast", None, against=1), "a contrast needs two classes or tokens"),
+        (whence.Target("logit", 1.5), "Target.index is a whole number, not 1.5"),  # type: ignore[arg-type]
+        (whence.Target("logit", True), "Target.index is a whole number, not True"),
+        (whence.Target("neuron", 3), r"a neuron is made by Target.neuron\(...\)"),
+        (whence.Target("logit", 1, site="bert"), "a logit is one of the outputs, and has no site"),
+    ],
+)
+def test_targets_put_together_by_hand_are_checked(target: whence.Target, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        whence.explain(subject_of("bert"), "a film", "gradient_x_input", target)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda z: z[:, 0] / 0, "returns finite numbers, and NaN or infinity came"),
+        (lambda z: z[:, 0] * float("nan"), "returns finite numbers, and NaN or infinity came"),
+        (lambda z: z[:, 0] * 1j, "returns real numbers, and complex ones came"),
+        (lambda z: z, r"one value per example, shape \(1,\), not \(1, 3\)"),
+        (lambda z: 3.0, "one value per example"),
+    ],
+)
+def test_functions_that_return_no_number_are_refused(change: Any, sentence: str) -> None:
+    for method in ("gradient_x_input", "leave_one_out"):
+        with pytest.raises(ValueError, match=sentence):
+            whence.explain(subject_of("bert"), "a film", method, lambda logits, batch: change(logits))
+
+
+def test_labels_match_without_regard_to_case_where_one_label_does() -> None:
+    made = family("bert")
+    subject = whence.wrap(made.model, made.processor, labels=["Good", "good", "BAD"])
+    assert subject.aim(["bad"]).targets[0].index == 2
+    assert [subject.aim([label]).targets[0].index for label in ("Good", "good")] == [0, 1]
+    with pytest.raises(ValueError, match="is not a label"):
+        subject.aim(["GOOD"])
+
+
+def test_models_without_gradients_say_so() -> None:
+    made = fresh("bert")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch announces another way of quantising
+        quantised = torch.ao.quantization.quantize_dynamic(made.model, {torch.nn.Linear}, dtype=torch.qint8)
+    subject = whence.wrap(quantised, made.processor)
+    for method in ("gradient_x_input", "gae", "lrp", "integrated_gradients"):
+        with pytest.raises(ValueError, match=r"has no gradients .* use leave_one_out"):
+            whence.explain(subject, made.inputs[0], method)
+    a = whence.explain(subject, made.inputs[0])
+    assert a.method == "leave_one_out" and a.scores.any()
+
+
+def test_a_model_that_detaches_its_states_says_so() -> None:
+    made = fresh("bert")
+    made.model.get_submodule("bert.encoder").register_forward_hook(
+        lambda m, a, out: type(out)(last_hidden_state=out.last_hidden_state.detach())
+    )
+    with pytest.raises(ValueError, match="has no gradients"):
+        whence.explain(whence.wrap(made.model, made.processor), made.inputs[0], "gradient_x_input")

@@ -129,6 +129,11 @@ def _records(file: Path) -> Iterator[Mapping[str, Any]]:
             yield from _table(file, lines) if kind in (".csv", ".tsv") else _objects(file, lines)
     except UnicodeDecodeError as error:
         raise ValueError(f"{file.name} is not UTF-8 text ({error.reason}); save it as UTF-8") from error
+    except csv.Error as error:
+        raise ValueError(
+            f"{file.name} cannot be read as a table ({error}); look for a quote that is not closed, or a cell of more "
+            f"than {csv.field_size_limit():,} characters"
+        ) from error
 
 
 def _table(file: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
@@ -136,7 +141,11 @@ def _table(file: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
     tabbed, header = file.suffix.lower() == ".tsv", next(lines, "")
     mark = "\t" if tabbed else ";" if ";" in header and "," not in header else ","
     quoting: Any = csv.QUOTE_NONE if tabbed else csv.QUOTE_MINIMAL
-    rows = csv.DictReader(chain([header], lines), delimiter=mark, quoting=quoting)
+    rows = csv.DictReader(chain([header], lines), delimiter=mark, quoting=quoting, strict=True)
+    names = [str(name).strip() for name in rows.fieldnames or ()]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{file.name} names the column {twice!r} twice; give every column a name of its own")
     if len(rows.fieldnames or ()) == 1 and len(header.split()) > 3:
         raise ValueError(f"{file.name} begins with a text; the first line of a table names its columns, as text,label")
     for number, row in enumerate(rows, 1):
@@ -152,7 +161,7 @@ def _objects(file: Path, lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{file.name}, line {number} is not JSON: {error}") from error
         if not isinstance(row, dict):
             raise ValueError(f"{file.name}, line {number} is no object with keys such as text and label")
@@ -164,5 +173,8 @@ def _parquet(file: Path) -> list[dict[str, Any]]:
         import pyarrow.parquet
     except ImportError as error:
         raise ImportError("Parquet files need pyarrow; install whence[data]") from error
-    found: list[dict[str, Any]] = pyarrow.parquet.read_table(file).to_pylist()
+    try:
+        found: list[dict[str, Any]] = pyarrow.parquet.read_table(file).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{file.name} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
     return found

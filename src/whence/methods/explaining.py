@@ -19,6 +19,7 @@ from whence.model.targets import Aim
 
 DEFAULT_METHOD = "attention_x_gradient"  # docs/faithfulness.md says why
 PICTURE_METHOD = "gae"  # the default where there is nothing but a picture
+WITHOUT_GRADIENTS = "leave_one_out"  # the default where a model has no gradients
 PLAIN_METHOD = "gradient_x_input"  # the default where no attention spans the inputs
 
 Spec = tuple[Record, dict[str, Any]]  # a method or metric with its options
@@ -55,6 +56,8 @@ def usual_method(subject: Subject, items: list[Input]) -> str:
     if not items:
         return DEFAULT_METHOD
     first = next((row for row, _ in subject.rows(items[0])), items[0])
+    if subject.discovery(subject.batch([first])).quantised:
+        return WITHOUT_GRADIENTS
     found = subject.structure(subject.batch([first]))
     spans = bool(found.deciding) and all(query for query, _ in found.connections)
     if not spans:

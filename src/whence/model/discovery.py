@@ -36,6 +36,7 @@ from whence.model.tap import AttentionRecord
 from whence.model.watching import Site
 
 At = str | int  # "embeddings", "word", "pixels", the number of a block, "module:NAME" or "mlp:NUMBER"
+_QUANTISED = ("torch.ao.nn.quantized", "torch.nn.quantized")  # modules of torch
 T = TypeVar("T")
 
 
@@ -90,7 +91,24 @@ class Discovery:
         batch = self.probe_batch
         with lent(self._forward.model), attention_path(self._forward.model, "eager"):
             seen = self._probed(batch)
-            return structure_of(seen, batch, self._forward.decision(seen.outputs, batch), self._embedding)
+            logits = self._forward.decision(seen.outputs, batch)
+            return structure_of(seen, batch, logits.detach() if self.quantised else logits, self._embedding)
+
+    @cached_property
+    def quantised(self) -> bool:
+        """Whether some layers compute in whole numbers, through which no gradient flows."""
+        return any(type(module).__module__.startswith(_QUANTISED) for module in self._forward.model.modules())
+
+    @cached_property
+    def differentiable(self) -> bool:
+        """Whether the logits have a gradient at the inputs: a model that detaches its states has none."""
+        roots = set(self.structure.roots.values())
+        with lent(self._forward.model), torch.enable_grad():
+            logits, seen = self._forward.run(self.probe_batch, roots, dict.fromkeys(roots, as_leaf))
+            if not logits.requires_grad:
+                return False
+            grads = torch.autograd.grad(summary(logits), [seen[site] for site in roots], allow_unused=True)
+        return any(grad is not None and bool(grad.any()) for grad in grads)
 
     @cached_property
     def enters_whole(self) -> bool:
@@ -267,6 +285,8 @@ def last_reads(
     A stream that another one has looked at already counts only where the scalar does not reach it through that one.
     """
     found: dict[str, int] = {}
+    if not scalar.requires_grad:  # the graph is cut: nothing can be told
+        return found
     for record, (query, _) in reversed(list(zip(records, connections, strict=True))):
         looked_at = any((other, query) in connections for other in found)
         if query and query not in found and not looked_at and record.read(scalar) is not None:
@@ -323,6 +343,14 @@ def _patch_grid(calls: list[ModuleCall], pixels: Tensor, model: nn.Module) -> tu
     raise ValueError(
         f"{type(model).__name__} cuts its patches in a way that was not recognised; "
         "pass whence.wrap(..., encode=...) with the names of its features"
+    )
+
+
+def no_gradients(name: str) -> str:
+    """The sentence for a model whose graph is cut between its inputs and its logits."""
+    return (
+        f"{name} has no gradients from its logits back to its inputs, as after quantisation or a detach inside it, so "
+        "methods that need them would give zeros; use leave_one_out, occlusion, shap or lime, or the model before that"
     )
 
 

@@ -19,6 +19,8 @@ from whence.core.wording import suggest
 from whence.model import encoding
 from whence.model.subject import Subject
 
+# Endings of buffers that older versions of transformers saved and newer ones compute.
+_RECOMPUTED = ("position_ids", "token_type_ids", "attn.bias", "attn.masked_bias", "inv_freq", "relative_position_index")
 _TOKENIZER_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "source.spm", "merges")  # begin the files' names
 
 
@@ -60,15 +62,23 @@ def wrap(
 
 
 def load(name: str | Path, *, device: str | None = None, dtype: Any = None, trust_remote_code: bool = False) -> Subject:
-    """A Subject by name: an embedded model, a folder, or a hub id. Weights are read from safetensors only."""
+    """A Subject by name: an embedded model, a folder, or a hub id. Weights are read from safetensors only.
+
+    Code that a folder or hub id brings along runs only with `trust_remote_code=True`.
+    """
     embedded = str(name) in zoo.names()
     place = str(zoo.folder(str(name))) if embedded else os.path.expanduser(name)
     if not embedded:
         _check_place(place)
-    trust = {"trust_remote_code": True} if trust_remote_code else {}
+    trust = {"trust_remote_code": trust_remote_code is True}  # said every time: without a word transformers asks stdin
     model = _model(place, trust, {} if dtype is None else {"dtype": dtype})
     task = _task_of(model)
     processor = _processor(place, task, trust)
+    if processor is None and task != "module":
+        kind = "image processor" if tasks.TASKS[task].processor == "AutoImageProcessor" else "tokenizer"
+        raise ValueError(
+            f"{place!r} has no {kind}, which {task} needs; save it beside the model, or wrap the model with one"
+        )
     encode = zoo.encoder(str(name), _text_encoder(processor)) if embedded else None
     return wrap(model.to(device) if device else model, processor, task=task, encode=encode, name=Path(place).name)
 
@@ -120,7 +130,7 @@ def _check_place(place: str) -> None:
     """An error for a folder that does not exist and for a misspelt embedded model, before a hub is asked for it."""
     if not Path(place).is_dir() and ("\\" in place or place.startswith((".", "/", "~"))):
         raise FileNotFoundError(f"there is no folder {place!r}; give a folder with config.json, or a hub id")
-    near = difflib.get_close_matches(place, zoo.names(), n=1, cutoff=0.8)
+    near = difflib.get_close_matches(place, zoo.names(), n=1, cutoff=0.7)
     if near and not Path(place).exists():
         raise FileNotFoundError(f"there is no model {place!r}; did you mean {near[0]!r}?")
     if Path(place).is_dir() and not (Path(place) / "config.json").exists():
@@ -141,12 +151,21 @@ def _model(place: str, trust: dict[str, Any], options: dict[str, Any]) -> Any:
         ) from error
     missing = sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
     if missing:
-        names = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
         raise ValueError(
-            f"{place!r} lacks weights that {architecture} needs, or has them in another shape ({names}), "
+            f"{place!r} lacks weights that {architecture} needs, or has them in another shape ({_some_of(missing)}), "
             "so its answers would be random; load a checkpoint that was trained for this task"
         )
+    unused = sorted(key for key in info["unexpected_keys"] if not key.endswith(_RECOMPUTED))
+    if unused:
+        raise ValueError(
+            f"{place!r} holds weights that {architecture} with this config.json has no place for ({_some_of(unused)}), "
+            "so it would be another model than was trained; correct the config, or build the model yourself and wrap it"
+        )
     return model.eval()
+
+
+def _some_of(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + ", ..." * (len(names) > 3)
 
 
 def _model_class(place: str, trust: dict[str, Any]) -> tuple[Any, str]:
@@ -156,16 +175,14 @@ def _model_class(place: str, trust: dict[str, Any]) -> tuple[Any, str]:
     try:
         config = transformers.AutoConfig.from_pretrained(place, **trust)
     except Exception as error:
-        if "trust_remote_code" in str(error):
-            raise ValueError(
-                f"{place!r} brings code of its own; if it may run here, pass trust_remote_code=True"
-            ) from error
+        if _wants_trust(error):
+            raise _untrusted(place) from error
         raise ValueError(f"{place!r} cannot be read as a model: {_first_sentence(error)}") from error
     architecture = (getattr(config, "architectures", None) or [""])[0]
     found: Any = getattr(transformers, architecture, None) if architecture else None
     if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
         return found, architecture
-    if not trust:
+    if not trust["trust_remote_code"]:
         raise ValueError(
             f"{place!r} names the architecture {architecture!r}, which transformers {transformers.__version__} "
             "does not have; if its own code may run here, pass trust_remote_code=True"
@@ -193,7 +210,9 @@ def _processor(place: str, task: str, trust: dict[str, Any]) -> Any:
 
     try:
         processor = getattr(transformers, tasks.TASKS[task].processor).from_pretrained(place, **trust)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if _wants_trust(error):
+            raise _untrusted(place) from error
         return None
     # Where the files of a tokenizer are missing, transformers makes one without words and gives no warning.
     is_tokenizer = hasattr(processor, "convert_ids_to_tokens")
@@ -203,6 +222,14 @@ def _processor(place: str, task: str, trust: dict[str, Any]) -> Any:
 def _has_tokenizer_files(folder: Path) -> bool:
     """Whether a folder holds a tokenizer's vocabulary, in any of its usual forms."""
     return any(file.name.startswith(_TOKENIZER_FILES) for file in folder.iterdir())
+
+
+def _wants_trust(error: Exception) -> bool:
+    return "trust_remote_code" in str(error)
+
+
+def _untrusted(place: str) -> ValueError:
+    return ValueError(f"{place!r} brings code of its own; if it may run here, pass trust_remote_code=True")
 
 
 def _first_sentence(error: Exception) -> str:

@@ -12,7 +12,17 @@ import torch
 from torch import Tensor
 
 from whence.model.batching import Batch, shown
-from whence.model.discovery import At, Discovery, Structure, as_leaf, deciding_rows, last_reads, no_attention, summary
+from whence.model.discovery import (
+    At,
+    Discovery,
+    Structure,
+    as_leaf,
+    deciding_rows,
+    last_reads,
+    no_attention,
+    no_gradients,
+    summary,
+)
 from whence.model.forward import Forward
 from whence.model.loan import attention_path, lent
 from whence.model.rules import Rules
@@ -102,6 +112,8 @@ class Pass:
         request, batch = self._request, self._batch
         model = self._forward.model
         with lent(model), attention_path(model, request.path):
+            if (request.backward or "deciding" in request.needs) and self._discovery.quantised:
+                raise ValueError(no_gradients(self._name))
             structure = self._discovery.structure if request.backward or request.attention else None
             sites = {at: self._discovery.sites(at) for at in (*request.recorded, *self._aim.states)}
             tap = self._tap(structure)
@@ -123,6 +135,7 @@ class Pass:
                 trace.deciding = self._deciding(tap.records, logits, value, structure)
             if request.backward:
                 differentiate(trace, value, request.gradients, sites, seen)
+                self._check_gradients(trace)
             kept = {at: sites[at] for at in request.recorded}
             trace.states = {at: {n: s.turned(seen[s]).detach() for n, s in own.items()} for at, own in kept.items()}
             _release(trace)
@@ -217,6 +230,13 @@ class Pass:
             raise RuntimeError(
                 f"{self._name} computed something else under rules that must not change what it computes"
             )
+
+    def _check_gradients(self, trace: Trace) -> None:
+        """Gradients that are all zero may be right; where the model has none at all, they are not."""
+        found = [gradient for by_stream in trace.gradients.values() for gradient in by_stream.values()]
+        found += [part for record in trace.attention for part in record.gradient_parts]
+        if found and not any(bool(gradient.any()) for gradient in found) and not self._discovery.differentiable:
+            raise ValueError(no_gradients(self._name))
 
     def _deciding(
         self, records: list[AttentionRecord], logits: Tensor, value: Tensor, structure: Structure

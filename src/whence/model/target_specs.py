@@ -37,8 +37,7 @@ def resolve(wanted: Any, subject: Namer) -> Target | Function:
     if wanted is None:
         return Target()
     if isinstance(wanted, Target):
-        if wanted.kind not in (*KINDS, *STATE_KINDS):
-            raise ValueError(f"unknown kind of target {wanted.kind!r}; {suggest(wanted.kind, (*KINDS, *STATE_KINDS))}")
+        _check_target(wanted)
         return wanted
     if callable(wanted):
         return wanted
@@ -60,6 +59,24 @@ def resolve(wanted: Any, subject: Namer) -> Target | Function:
     if spec.kind == "contrast":
         return Target(spec.kind, indices[0], names[0], indices[1], names[1])
     return Target(spec.kind, indices[0], names[0]) if indices else Target(spec.kind)
+
+
+def _check_target(target: Target) -> None:
+    """An error for a Target that was put together by hand and cannot be computed."""
+    if target.kind not in (*KINDS, *STATE_KINDS):
+        raise ValueError(f"unknown kind of target {target.kind!r}; {suggest(target.kind, (*KINDS, *STATE_KINDS))}")
+    for name in ("index", "against"):
+        number = getattr(target, name)
+        if number is not None and (isinstance(number, bool) or not isinstance(number, (int, np.integer))):
+            raise ValueError(f"Target.{name} is a whole number, not {number!r}")
+    if target.kind == "contrast" and (target.index is None or target.against is None):
+        raise ValueError("a contrast needs two classes or tokens; give Target both index= and against=")
+    if target.of_state != (target.kind in STATE_KINDS):
+        raise ValueError(
+            f"a {target.kind} is made by Target.{target.kind}(...)"
+            if not target.of_state
+            else f"a {target.kind} is one of the outputs, and has no site; use a neuron, channel or direction"
+        )
 
 
 def _of_state(spec: _Spec) -> Target:
@@ -122,6 +139,10 @@ def _find(wanted: Any, subject: Namer) -> int | None:
         return int(wanted)
     if labels and wanted in labels:
         return labels.index(wanted)
+    if labels and isinstance(wanted, str):  # regardless of case, where that leaves one label
+        alike = [number for number, label in enumerate(labels) if label.casefold() == wanted.casefold()]
+        if len(alike) == 1:
+            return alike[0]
     if subject.generates and isinstance(wanted, str):
         pieces = subject.pieces(wanted)
         known = len(pieces) == 1 and (pieces[0][0] != subject.unknown or wanted.strip() == pieces[0][1].strip())

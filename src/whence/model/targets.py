@@ -250,4 +250,10 @@ def _of_function(function: Function, logits: Tensor, batch: Any, states: Mapping
     if not isinstance(value, Tensor) or value.shape != logits.shape[:1]:
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"a target function returns one value per example, shape ({len(logits)},), not {got}")
+    if value.is_complex():
+        raise ValueError(
+            "a target function returns real numbers, and complex ones came; return their size or real part"
+        )
+    if not torch.isfinite(value.detach()).all():
+        raise ValueError("a target function returns finite numbers, and NaN or infinity came")
     return value

@@ -10,7 +10,7 @@ from whence.core.inputs import Input
 from whence.model.encoding.building import as_input, joined
 from whence.model.encoding.features import NO_SPAN, Feature, Span
 from whence.model.encoding.outputs import decoder_side
-from whence.model.encoding.tokenising import check_parts_left, cut_note, tokenised
+from whence.model.encoding.tokenising import Tokenised, check_parts_left, cut_note, tokenised
 
 
 def encode_texts(
@@ -20,7 +20,11 @@ def encode_texts(
     if "continuation" in texts:
         return _with_continuation(tokenizer, texts, limit, truncate)
     given = {part: text for part, text in texts.items() if part != "output"}
-    found = tokenised(tokenizer, given, limit, truncate)
+    found = (
+        _prompt(tokenizer, given, limit, truncate)
+        if "prompt" in given
+        else tokenised(tokenizer, given, limit, truncate)
+    )
     check_parts_left(found.features, given)
     stream = "source" if "source" in given else "text"
     encoded = as_input(found.features, stream, found.tensors, given, notes=found.notes)
@@ -33,12 +37,27 @@ def encode_texts(
     return joined(encoded, decoder_side(tokenizer, found.features, texts["output"], start_token, found.notes))
 
 
+def _prompt(tokenizer: Any, texts: dict[str, str], limit: int | None, truncate: bool) -> Tokenised:
+    """A prompt, of which the end is kept where it is too long: the next token follows on that."""
+    found = tokenised(tokenizer, texts)
+    count = len(found.features)
+    if limit is None or count <= limit:
+        return found
+    note = f"{cut_note(texts, count, limit, truncate)}: its beginning was left out"
+    kept = _last_kept(found.features, limit)
+    if len(kept) > limit:
+        raise ValueError(f"the model takes {limit} tokens, too few for the tokenizer's special tokens alone")
+    places = [place for place, feature in enumerate(found.features) if any(feature is one for one in kept)]
+    tensors = {name: array[places] for name, array in found.tensors.items()}
+    return Tokenised(kept, tensors, (*found.notes, note))
+
+
 def _with_continuation(tokenizer: Any, texts: dict[str, str], limit: int | None, truncate: bool) -> Input:
     """A prompt and its continuation: one sequence, of which the continuation's tokens are the stream `target`."""
     prompt, continuation, notes = _prompt_and_continuation(tokenizer, texts["prompt"], texts["continuation"])
     count = len(prompt) + len(continuation)
     if limit is not None and count > limit:
-        notes += (cut_note(texts, count, limit, truncate),)
+        notes += (f"{cut_note(texts, count, limit, truncate)}: the beginning was left out",)
         if len(continuation) >= limit:
             raise ValueError(
                 f"the continuation alone has {len(continuation)} tokens, and the model takes {limit}: shorten it"

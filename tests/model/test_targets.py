@@ -363,10 +363,31 @@ def test_models_without_gradients_say_so() -> None:
     assert a.method == "leave_one_out" and a.scores.any()
 
 
-def test_a_model_that_detaches_its_states_says_so() -> None:
+class Rounded(torch.autograd.Function):
+    """An operation that has a graph behind it and hands back no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return (x * 64).round() / 64
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return torch.zeros_like(gradients[0])
+
+
+@pytest.mark.parametrize(
+    ("cut", "sentence"),
+    [
+        (Tensor.detach, "does not depend on the inputs in a way that can be differentiated"),
+        (Rounded.apply, "no gradients"),
+    ],
+)
+def test_a_model_that_cuts_its_graph_says_so(cut: Any, sentence: str) -> None:
     made = fresh("bert")
     made.model.get_submodule("bert.encoder").register_forward_hook(
-        lambda m, a, out: type(out)(last_hidden_state=out.last_hidden_state.detach())
+        lambda m, a, out: type(out)(last_hidden_state=cut(out.last_hidden_state))
     )
-    with pytest.raises(ValueError, match="has no gradients"):
-        whence.explain(whence.wrap(made.model, made.processor), made.inputs[0], "gradient_x_input")
+    subject = whence.wrap(made.model, made.processor)
+    with pytest.raises(ValueError, match=sentence):
+        whence.explain(subject, made.inputs[0], "gradient_x_input")
+    assert whence.explain(subject, made.inputs[0], "leave_one_out").scores.any()

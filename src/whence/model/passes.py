@@ -161,7 +161,7 @@ class Pass:
     def _run_model(
         self, sites: dict[At, dict[str, Site]], structure: Structure | None, tap: Tap
     ) -> tuple[Tensor, dict[Site, Tensor]]:
-        rules, watch = self._request.rules, {site for own in sites.values() for site in own.values()}
+        rules, watch = self._request.rules, {site for by_stream in sites.values() for site in by_stream.values()}
         under = contextlib.nullcontext() if rules is None else rules.on(self._forward.model)
         with under, tap if self._request.attention else contextlib.nullcontext():
             logits, seen = self._forward.run(self._batch, watch, self._changes(sites, structure))
@@ -184,7 +184,8 @@ class Pass:
             for at in request.recorded:
                 for stream, site in sites[at].items():
                     changes[site] = _then(changes.get(site), partial(request.rules.state, at, stream))
-        for site in (site for at, own in sites.items() if str(at).startswith("module:") for site in own.values()):
+        of_modules = [by_stream for at, by_stream in sites.items() if str(at).startswith("module:")]
+        for site in (site for by_stream in of_modules for site in by_stream.values()):
             changes[site] = _then(changes.get(site), partial(self._note_version, site))
         return changes
 

@@ -29,7 +29,7 @@ class Batch:
     streams: dict[str, Tensor]  # name -> (batch, length) bool: True where a token is real
     seed: int = 0
     needs: frozenset[str] = frozenset()  # what the methods that share this batch need recorded
-    trace: Any = field(default=None, repr=False)  # the last trace; the next method may need no more than it has
+    trace: Any = field(default=None, repr=False)  # the last trace, for a method that needs nothing beyond it
     known: Any = field(default=None, repr=False)  # (aim, f of every example), once computed on these inputs
     masked_runs: Any = field(default=None, repr=False)  # the engine for masked inputs that callers share, if any
 

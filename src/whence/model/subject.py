@@ -260,7 +260,7 @@ class Subject:
             shorter = [item for item in alike if len(item.features) < len(alike[-1].features)]
             if not shorter:
                 return "right"  # nothing to pad yet
-            if any("mask" in name for name in alike[0].tensors):  # without a mask, padding changes the logits
+            if any("mask" in name for name in alike[0].tensors):  # unmasked padding could fit only by chance
                 # decoders of encoder-decoders are padded on the right only
                 one_stream = len(set(shorter[-1].streams)) == 1
                 preferred = getattr(self._tokenizer, "padding_side", "right") if one_stream else "right"

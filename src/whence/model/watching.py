@@ -24,7 +24,7 @@ class Site:
     module: str = ""
     call: int = 0  # which of the module's calls in one pass
     key: str | int = 0  # argument or result, by position or name
-    tokens_first: bool = False  # the model keeps it as (token, batch, width)
+    tokens_first: bool = False  # the model keeps the state as (token, batch, width)
 
     def turned(self, tensor: Tensor) -> Tensor:
         """From the model's order of axes to (batch, token, width), and back."""
@@ -85,7 +85,7 @@ def states_at(
 
 
 class Listener(Protocol):
-    """What is told of every module call of a pass."""
+    """An object that is told of every module call of a pass."""
 
     def begin(self) -> None: ...
     def enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Any: ...
@@ -94,15 +94,15 @@ class Listener(Protocol):
 
 @contextlib.contextmanager
 def every_call(model: nn.Module, listener: Listener) -> Iterator[None]:
-    """Tell a listener of every module call of every pass in here.
+    """A scope in which a listener is told of every module call of every pass.
 
-    Hooks are put on the modules only when a pass begins: so they run behind the hooks of the pass itself, and the
-    listener is told what backward rules made of arguments and outputs.
+    The listener's hooks are registered only when a pass begins. They therefore run after the hooks of the pass itself,
+    and the listener sees arguments and outputs as backward rules left them.
     """
     with contextlib.ExitStack() as hooks:
 
         def begin(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            hooks.close()  # those of the pass before
+            hooks.close()  # the hooks of the pass before
             listener.begin()
             inside = [(name, one) for name, one in model.named_modules() if one is not model]
             hooks.enter_context(hooked([("", model)], after=listener.leave))

@@ -9,20 +9,23 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import CodeType
 from typing import Any, Literal
 
 import numpy as np
 
 from whence.core import registry
-from whence.core.inputs import Input
+from whence.core.inputs import Input, Target
 from whence.core.results import Attribution
 from whence.core.statistics import larger_is_better, means_of
+from whence.core.storage import Storable
 from whence.measure.metric_protocol import Case, Curve
 from whence.measure.metric_runs import Measure, MetricRuns, cases_of, fitted, hidden_by
 from whence.measure.rationales import marks
 from whence.methods.explaining import Settings, explained
 from whence.model.masked_runs import MaskedRuns
 from whence.model.subject import Subject
+from whence.model.target_specs import resolve
 from whence.model.targets import Function
 from whence.model.weights import weights_sample
 
@@ -148,7 +151,7 @@ def encode_examples(
     for number, (raw, aims, truth) in enumerate(zip(raws, targets, truths, strict=True)):
         try:
             item = subject.encode(raw, truncate=truncate)
-            subject.aim(aims)
+            aims = [_with_its_state(subject, aim) for aim in aims]
             if truth is not None and not subject.generates:  # generated tokens add rows and features
                 marks(item, truth, (len(item.features),))
         except (ValueError, TypeError, OSError, LookupError) as error:
@@ -162,6 +165,12 @@ def encode_examples(
             items[number] = item
     assert first is not None
     return tuple(examples), Encoded(first, items, cut)
+
+
+def _with_its_state(subject: Subject, target: Any) -> Any:
+    """A target as it was given; one inside the model with all that it reads, so that a vector's file is read once."""
+    known = resolve(target, subject)
+    return known if isinstance(known, Target) and known.of_state else target
 
 
 def fitted_metrics(subject: Subject, first: Input, metrics: Sequence[str]) -> list[Measure]:
@@ -190,12 +199,21 @@ def digest_of(value: Any) -> str:
         value = [[str(key), digest_of(one)] for key, one in value.items()]
     elif isinstance(value, (list, tuple)):
         value = [digest_of(one) for one in value]
+    elif isinstance(value, Storable):
+        value = digest_of(value.to_dict())
     elif hasattr(value, "__code__"):
-        value = [value.__qualname__, value.__code__.co_code.hex(), value.__code__.co_names]
+        held = [cell.cell_contents for cell in value.__closure__ or ()]  # the variables around a function
+        value = [value.__qualname__, _code(value.__code__), digest_of([held, value.__defaults__, value.__kwdefaults__])]
     elif not isinstance(value, (str, int, float, bool, Path, type(None))):
         pixels = np.asarray(value.detach().cpu().float() if hasattr(value, "detach") else value)
         value = [type(value).__name__, pixels.shape, "" if pixels.dtype == object else pixels.tobytes().hex()]
     return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _code(code: CodeType) -> list[Any]:
+    """What a function does, without where it was written."""
+    constants = [_code(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
+    return [code.co_code.hex(), code.co_names, constants]
 
 
 # ---- running a chunk -------------------------------------------------------------------------------------------------

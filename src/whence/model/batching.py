@@ -57,7 +57,7 @@ class Batch:
 
     def last_tokens(self, stream: str) -> Tensor:
         """The position of the last real token of a stream: (batch,)."""
-        mask = self.streams[stream]
+        mask = self.mask if stream == "*" else self.streams[stream]
         return mask.shape[1] - 1 - mask.flip(1).to(torch.int).argmax(1)
 
     def span(self, stream: str) -> slice:

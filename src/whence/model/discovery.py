@@ -189,10 +189,12 @@ class Discovery:
         found: dict[str, Site] = {}
         with lent(self._forward.model), attention_path(self._forward.model, "eager"):
             seen = self._probed(self.probe_batch)
-        attention = tuple(f"{record.module}." for record in seen.records)  # output projections may narrow, too
         for stream, sites in self.structure.calls.items():
             if -len(sites) <= block < len(sites):
-                inside = [call for call in seen.calls if call.name.startswith(f"{sites[block].module}.")]
+                own = next(c for c in seen.calls if (c.name, c.number) == (sites[block].module, sites[block].call))
+                # output projections may narrow, too; a block that computes its attention itself has no such module
+                attention = tuple(f"{record.module}." for record in seen.records if record.module != own.name)
+                inside = [call for call in seen.calls if call.inside(own)]
                 narrowing = [call for call in inside if _narrows(call) and not call.name.startswith(attention)]
                 if narrowing:
                     widest = max(narrowing, key=lambda call: call.args[0].shape[-1])
@@ -219,7 +221,6 @@ class Discovery:
     ) -> None:
         """Find the side on which padding up to a longer input does not change logits; `preferred` is tried first."""
         alone = logits([shorter], preferred).float()
-        self.padding_tried = True
         for side in dict.fromkeys((preferred, "right")):
             with contextlib.suppress(ValueError):  # raised by a classifier that needs a padding token
                 padded = [logits([longer, shorter], side)]
@@ -273,6 +274,27 @@ def last_reads(
         looked_at = any((other, query) in connections for other in found)
         if query and query not in found and not looked_at and record.read(scalar) is not None:
             found[query] = record.order
+    return found
+
+
+def last_rows(
+    records: list[AttentionRecord], connections: Sequence[tuple[str, str]], scalar: Tensor
+) -> dict[str, Tensor]:
+    """As `last_reads`, for examples whose targets end in different layers: the queries themselves, (batch, token) bool.
+
+    Each example has the queries of the last attention that its own part of the scalar depends on.
+    """
+    found: dict[str, Tensor] = {}
+    for record, (query, _) in reversed(list(zip(records, connections, strict=True))):
+        rows = record.read(scalar) if query else None
+        if rows is None:
+            continue
+        done = found[query].any(1) if query in found else torch.zeros_like(rows[:, 0])
+        for other, marks in found.items():
+            if (other, query) in connections and other != query:
+                done = done | marks.any(1)
+        own = rows & ~done[:, None]
+        found[query] = found[query] | own if query in found else own
     return found
 
 

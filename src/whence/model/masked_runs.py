@@ -19,7 +19,7 @@ from torch import Tensor
 from whence.core.inputs import Input, Target
 from whence.model.batching import MAX_TOKENS, Batch, ids_of
 from whence.model.discovery import At
-from whence.model.masked_inputs import Way, Zeroed, added_by_model, digest, hiding
+from whence.model.masked_inputs import Way, Zeroed, added_by_model, digest, hiding, ways
 from whence.model.subject import Subject
 from whence.model.tap import Edit
 from whence.model.targets import Aim, StateSeen, of_logits
@@ -180,6 +180,7 @@ class MaskedRuns:
         with self.subject.lent(), torch.no_grad():
             for item, ask, row in zip(items, asks, rows, strict=True):
                 wanted = [aim.key(row) for aim in aims]
+                self._check_position(item, ask, aims[0].targets[row])
                 logits_suffice = all(of_logits(aim.targets[row]) for aim in aims)
                 order.append([])
                 for key, make in self._variants(item, ask):
@@ -200,6 +201,16 @@ class MaskedRuns:
             self._derive(list(derivable), aims)
         known.asked += sum(map(len, order))
         return order
+
+    def _check_position(self, item: Input, ask: Ask | list[Input], target: Target) -> None:
+        """An error for a target at the token of some number where tokens are deleted: the numbers then change."""
+        if not isinstance(ask, Ask) or not isinstance(target.position, int) or ask.keep.all():
+            return
+        if "delete" in ways(self.subject, item, ask.mask).values():
+            raise ValueError(
+                f"the target reads token {target.position}, whose number changes when others are deleted; "
+                "hide them by another mask, as mask='auto'"
+            )
 
     def _variants(self, item: Input, ask: Ask | list[Input]) -> Iterator[tuple[Key, Callable[[], Input]]]:
         """The key of every variant of an ask, and a function that makes the variant."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from whence.model.batching import Batch, shown
-from whence.model.discovery import At, Discovery, Structure, as_leaf, deciding_rows, last_reads, no_attention, summary
+from whence.model.discovery import At, Discovery, Structure, as_leaf, deciding_rows, last_rows, no_attention, summary
 from whence.model.forward import Forward
 from whence.model.loan import attention_path, lent
 from whence.model.rules import Rules
@@ -229,12 +229,7 @@ class Pass:
         scalar = summary(logits[~inside]) + value[inside].sum()
         if not scalar.requires_grad:  # the state precedes all attention
             return {}
-        found = {}
-        for stream, number in last_reads(records, structure.connections, scalar).items():
-            rows = records[number].read(scalar)
-            if rows is not None:
-                found[stream] = rows
-        return found
+        return last_rows(records, structure.connections, scalar)
 
 
 def states_seen(

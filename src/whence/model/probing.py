@@ -24,6 +24,12 @@ class ModuleCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Any
+    began: int  # how many calls of any module had begun before this one
+    ended: int  # how many had begun when this one ended: the calls inside it have numbers in between
+
+    def inside(self, outer: ModuleCall) -> bool:
+        """Whether this call was made while the other was under way."""
+        return outer.began < self.began < outer.ended
 
 
 @dataclass(eq=False)
@@ -40,15 +46,16 @@ def probe(model: nn.Module, batch_size: int, run: Callable[[], Any]) -> Probe:
     """Note all module calls, and every attention with the calls around it, while the model runs."""
     calls: list[ModuleCall] = []
     started: dict[str, int] = defaultdict(int)
-    running: dict[str, list[int]] = defaultdict(list)  # numbers of the calls under way: a module may call itself
+    running: list[tuple[int, int]] = []  # of the calls under way: number among the module's calls, and among all
     around: list[dict[str, int]] = []
 
     def before(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-        running[name].append(started[name])
+        running.append((started[name], sum(started.values())))
         started[name] += 1
 
     def after(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        calls.append(ModuleCall(name, running[name].pop(), args, kwargs, output))
+        number, began = running.pop()
+        calls.append(ModuleCall(name, number, args, kwargs, output, began, sum(started.values())))
 
     def edit(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         if record.order == len(around):

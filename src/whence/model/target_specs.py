@@ -9,13 +9,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from whence.core.inputs import Target
+from whence.core.inputs import POSITIONS, Target
 from whence.core.wording import suggest
 from whence.model.targets import FORMULAS, Function
 
 KINDS = tuple(FORMULAS)  # of a class or token
 STATE_KINDS = ("neuron", "channel", "direction")
-POSITIONS = ("deciding", "mean", "max")
 
 
 class Namer(Protocol):

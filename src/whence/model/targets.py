@@ -148,13 +148,22 @@ class Aim:
         out = logits.new_zeros(len(logits))
         for kind in dict.fromkeys(t.kind for t in self.targets if not t.of_state and t.kind != "function"):
             out = self._where([t.kind == kind for t in self.targets], self._class_values(kind, logits), out)
-        for target in {id(t): t for t in self.targets if t.of_state}.values():
-            value = read_state(target, (states or {})[place_of(target.site)]).to(out.dtype)
-            out = self._where([t is target for t in self.targets], value, out)
+        for rows in self._rows_by_state().values():  # a position of one target need not exist in other examples
+            target = self.targets[rows[0]]
+            value = read_state(target, (states or {})[place_of(target.site)].chosen(rows))
+            out = out.index_put((torch.tensor(rows, device=out.device),), value.to(out))
         for function in {f for f in self._functions if f is not None}:
             value = _function_values(function, logits, batch, states or {})
             out = self._where([f is function for f in self._functions], value, out)
         return out
+
+    def _rows_by_state(self) -> dict[Hashable, list[int]]:
+        """The examples that read the same state in the same way."""
+        found: dict[Hashable, list[int]] = {}
+        for row, target in enumerate(self.targets):
+            if target.of_state:
+                found.setdefault(self.key(row), []).append(row)
+        return found
 
     def _where(self, rows: list[bool], value: Tensor, other: Tensor) -> Tensor:
         return torch.where(torch.tensor(rows, device=other.device), value, other)
@@ -191,12 +200,14 @@ def place_of(site: str) -> str | int:
     """Where a target's state is, as passes name places: 3, "embeddings", "mlp:3", "module:NAME"."""
     if site.lstrip("-").isdigit():
         return int(site)
-    return site if site in ("embeddings", "word", "pixels") or site.startswith("mlp:") else f"module:{site}"
+    named = site in ("embeddings", "word", "pixels") or site.startswith(("mlp:", "module:"))
+    return site if named else f"module:{site}"  # "module:3" is the module "3", where 3 would be a block
 
 
 def read_state(target: Target, seen: StateSeen) -> Tensor:
     """A neuron, channel or direction of a state, read at the target's position: (batch,)."""
     state = wide(seen.state)
+    state = state[:, None] if state.ndim == 1 else state  # one number per example
     state = state.movedim(1, -1).flatten(1, -2) if state.ndim == 4 else state  # places of a feature map are tokens
     units = _units(target, state)  # (batch,) or (batch, token)
     if units.ndim == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -64,9 +65,11 @@ def states_at(
     def visit(name: str, where: str, holder: Any) -> Any:
         for site in by_module[name, where]:
             if site.call == calls[name, where]:
-                tensor = _picked(holder, site.key)
+                tensor = given = _picked(holder, site.key)
                 if site in changes:
-                    tensor = site.turned(changes[site](site.turned(tensor)))
+                    changed = changes[site](site.turned(given))
+                    tensor = given if changed is given else site.turned(changed)
+                if tensor is not given:
                     holder = _replaced(holder, site.key, tensor)
                 states[site] = tensor  # the very tensor that the model goes on with
         calls[name, where] += 1
@@ -134,4 +137,8 @@ def _replaced(holder: Any, key: str | int, tensor: Tensor) -> Any:
         if isinstance(key, str):
             return args, {**kwargs, key: tensor}
         return tuple(tensor if i == key else a for i, a in enumerate(args)), kwargs
-    return tuple(tensor if i == key else part for i, part in enumerate(holder))
+    if isinstance(holder, dict):  # the outputs of transformers are dicts, whose attributes follow
+        made = copy.copy(holder)
+        made[str(key)] = tensor
+        return made
+    return type(holder)(tensor if i == key else part for i, part in enumerate(holder))

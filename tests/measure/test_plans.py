@@ -302,3 +302,28 @@ def test_every_metric_with_a_curve_promises_its_axes(planted: whence.Subject) ->
             continue
         board = whence.evaluate(planted, examples, ["gradient_x_input"], [record.name])
         assert bool(len(board.curve("gradient_x_input", record.name)[0])) == bool(record.axes) == bool(board.axes[0])
+
+
+def test_a_resume_file_of_another_target_is_refused(tmp_path: Path, planted: Any) -> None:
+    def of(target: Any, file: str) -> Any:
+        return whence.evaluate(planted, texts(3), ["random"], ["loo_agreement"], target=target, resume=tmp_path / file)
+
+    def scaled(by: float) -> Any:
+        return lambda logits, batch: by * logits[:, 0]
+
+    np.save(tmp_path / "v.npy", np.ones(planted.width))
+    spec = f"direction(1, '{tmp_path / 'v.npy'}')"
+    pairs = [
+        (whence.Target.neuron(1, 2), whence.Target.neuron(1, 3)),
+        (lambda z, b: z[:, 0], lambda z, b: z[:, 1]),
+        (scaled(1.0), scaled(2.0)),
+    ]
+    for number, (one, other) in enumerate(pairs):
+        first = of(one, f"{number}.jsonl")
+        assert np.array_equal(of(one, f"{number}.jsonl").values, first.values, equal_nan=True)
+        with pytest.raises(ValueError, match="another kind, of other data or of another model"):
+            of(other, f"{number}.jsonl")
+    of(spec, "v.jsonl")
+    np.save(tmp_path / "v.npy", np.arange(planted.width))
+    with pytest.raises(ValueError, match="another kind, of other data or of another model"):
+        of(spec, "v.jsonl")

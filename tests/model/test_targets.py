@@ -391,3 +391,81 @@ def test_a_model_that_cuts_its_graph_says_so(cut: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         whence.explain(subject, made.inputs[0], "gradient_x_input")
     assert whence.explain(subject, made.inputs[0], "leave_one_out").scores.any()
+
+
+# ---- corners that a review found -------------------------------------------------------------------------------------
+
+
+def test_neurons_of_blocks_that_share_a_module_are_those_of_each_call() -> None:
+    made, raw, seen = family("albert"), family("albert").inputs[0], []
+    module = next(n for n, _ in made.model.named_modules() if n.endswith("ffn_output"))
+    hook = made.model.get_submodule(module).register_forward_pre_hook(lambda m, args: seen.append(args[0]))
+    with torch.no_grad():
+        made.model(**plain_inputs(made, raw))
+    hook.remove()
+    found = [
+        whence.explain(subject_of("albert"), raw, "gradient_x_input", f"mlp:{n}:3").output for n in range(len(seen))
+    ]
+    np.testing.assert_allclose(found, [float(x[0, 0, 3]) for x in seen], rtol=1e-4, atol=1e-6)
+    assert len(set(found)) == len(seen) > 1
+
+
+@pytest.mark.parametrize("at", [np.int64(3), 3])
+def test_numbers_of_tokens_are_whole_numbers_of_any_kind(at: Any) -> None:
+    assert whence.Target.neuron(1, 2, at).position == 3 and type(whence.Target.neuron(1, 2, at).position) is int
+
+
+@pytest.mark.parametrize("at", ["foo", "last", 2.0, True])
+def test_positions_that_there_are_not_are_refused(at: Any) -> None:
+    for make in (whence.Target.neuron, whence.Target.channel):
+        with pytest.raises(ValueError, match="a state is read at 'deciding', 'mean', 'max' or the number of a token"):
+            make(1, 2, at)
+
+
+@pytest.mark.parametrize("method", ["attention", "rollout", "flow", "value_norms", "globenc", "alti", "value_zeroing"])
+def test_methods_that_follow_attention_to_the_output_refuse_what_lies_inside(method: str) -> None:
+    with pytest.raises(ValueError, match=f"{method} follows attention to the model's output"):
+        whence.explain(subject_of("bert"), family("bert").inputs[0], method, "mlp:0:3")
+
+
+@pytest.mark.parametrize(
+    "method", ["gae", "grad_sam", "transformer_attribution", "attcat", "lrp", "integrated_gradients"]
+)
+def test_targets_in_different_layers_share_a_batch(method: str) -> None:
+    raws, targets = family("bert").inputs[:3], ["mlp:0:3", None, "neuron(1, 2)"]
+    together = whence.explain(subject_of("bert"), raws, method, targets, batch_size=3)
+    for raw, target, a in zip(raws, targets, together, strict=True):
+        alone = whence.explain(subject_of("bert"), raw, method, target)
+        np.testing.assert_allclose(a.scores, alone.scores, atol=1e-4 * np.abs(alone.scores).sum())
+
+
+def test_a_position_need_not_exist_in_other_examples() -> None:
+    long, short = sorted(family("bert").inputs, key=len)[::-1][:1], sorted(family("bert").inputs, key=len)[:1]
+    targets = [whence.Target.neuron(1, 2, 12), whence.Target.neuron(1, 2, 0)]
+    found = whence.explain(subject_of("bert"), [*long, *short], "gradient_x_input", targets, batch_size=2)
+    for raw, target, a in zip([*long, *short], targets, found, strict=True):
+        alone = whence.explain(subject_of("bert"), raw, "gradient_x_input", target)
+        assert a.output == pytest.approx(alone.output, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("bert", "bert"), ("bert", "bert.encoder"), ("llama", "model"), ("vit", "vit"), ("gpt2", "transformer")],
+)
+def test_modules_that_return_several_things_by_name(name: str, module: str) -> None:
+    raw, seen = family(name).inputs[0], []
+    hook = family(name).model.get_submodule(module).register_forward_hook(lambda m, a, out: seen.append(out[0]))
+    with torch.no_grad():
+        family(name).model(**plain_inputs(family(name), raw))
+    hook.remove()
+    for method in ("gradient_x_input", "leave_one_out"):
+        a = whence.explain(subject_of(name), raw, method, f"neuron('{module}', 1)")
+        expected_value = expected(seen[0][0, :, 1], None, READ[name][1])
+        assert a.output == pytest.approx(expected_value, rel=1e-4, abs=1e-5)
+
+
+def test_deleting_tokens_and_reading_one_by_its_number_do_not_go_together() -> None:
+    a = whence.explain(subject_of("bert"), family("bert").inputs[1], "gradient_x_input", "neuron(1, 2, at=3)")
+    with pytest.raises(ValueError, match="reads token 3, whose number changes when others are deleted"):
+        whence.score(subject_of("bert"), a, "comprehensiveness")
+    assert np.isfinite(whence.score(subject_of("bert"), a, "comprehensiveness(mask='auto')").value)

@@ -81,7 +81,7 @@ def test_no_attention_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_inputs, "LONG_BYTES", 0)
     whence.explain(s, inputs, method="gae")
     recorded = []
-    monkeypatch.setattr(Tap, "_fire", lambda *anything: recorded.append(anything))
+    monkeypatch.setattr(Tap, "_multiply", lambda *anything: recorded.append(anything))
     whence.explain(s, inputs, method="gae")
     assert not recorded
 

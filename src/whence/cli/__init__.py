@@ -1,8 +1,8 @@
 """The command line: `whence explain | compare | attention | conservation | score | evaluate | arbitrate | ...`.
 
-`program` holds `main` and what makes a command; `arguments` and `output` what commands share. The commands stand in
-modules by group: explaining, looking (attention, conservation), measuring, listing. Importing such a module registers
-its commands, in the order of the help page.
+`program` holds `main` and the class of commands; `arguments` and `output` hold what commands share. The commands
+stand in modules by group: explaining, looking (attention, conservation), measuring, listing. Importing such a module
+registers its commands, in the order of the help page.
 """
 
 from whence.cli import explaining, looking, measuring, listing  # isort: skip

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and what their texts mean: inputs, models, targets, specs."""
+"""Arguments and options that several commands share, and reading inputs, models, targets and specs from them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Take so many 
 
 
 def inputs(text: str, pair: str | None) -> Any:
-    """What the arguments name: one raw input, or a list with one per line of stdin."""
+    """The raw input that the arguments name, or a list with one input per line of stdin."""
     if text != "-":
         return raw_input(text) if pair is None else (raw_input(text), raw_input(pair))
     if pair is not None:
@@ -51,7 +51,7 @@ def inputs(text: str, pair: str | None) -> Any:
 
 
 def raw_input(text: str) -> Any:
-    """A JSON object has named parts; the name of a picture that exists is a path; all else is text."""
+    """A text as a raw input: a JSON object with named parts, the path of a picture that exists, or else the text."""
     if text.lstrip().startswith("{"):
         with suppress(ValueError):
             return json.loads(text)
@@ -80,20 +80,20 @@ def default_model(raws: Any) -> str:
 
 
 def _is_picture(raw: Any) -> bool:
-    """A picture, or what was meant as one: a file that is missing is better said than explained as a text."""
+    """Whether an input is, or names, a picture; the name of a missing file counts, so that an error can tell."""
     named = raw.get("image") if isinstance(raw, dict) and len(raw) == 1 else raw
     return isinstance(named, Path) or (isinstance(named, str) and named.lower().endswith(PICTURES))
 
 
 def target_of(subject: whence.Subject, target: str | None) -> str | int | None:
-    """Digits that are no label are a class number; where tokens are generated, they are a token."""
+    """A target as written: digits that are no label become a class number, unless the model generates tokens."""
     if target is None or not target.isdecimal() or subject.generates or target in (subject.labels or ()):
         return target
     return int(target)
 
 
 def specs_of(*texts: str) -> list[str]:
-    """`"a,b(x=1, y=2)"` to its specs: commas inside brackets and quotes part nothing."""
+    """`"a,b(x=1, y=2)"` to its specs: commas inside brackets and quotes do not separate."""
     return [spec for text in texts for spec in _specs_of_one(text)]
 
 
@@ -103,4 +103,4 @@ def _specs_of_one(text: str) -> list[str]:
         tree = ast.parse(code, mode="eval").body
         if isinstance(tree, ast.List):
             return [ast.get_source_segment(code, item) or "" for item in tree.elts]
-    return [text]  # the registry says what is wrong with it
+    return [text]  # the registry raises an error that says what is wrong

@@ -57,7 +57,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON: a line per resul
 
 
 class MethodCommand(Command):
-    """A command that takes the options of a method beside its own, and keeps them in `ctx.obj`."""
+    """A command that also takes the options of a method, and keeps them in `ctx.obj`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options: list[Any] = [param for param in self.get_params(ctx) if param.param_type_name == "option"]
@@ -89,10 +89,10 @@ def _explain_or_compare(
     run = _with_methods(ctx, specs_of(*(method or ())))
     raws = inputs(input, pair)
     subject = load(model, raws, device)
-    watched = isinstance(raws, list) and len(raws) > 1 and sys.stderr.isatty()
-    settings = {"seed": seed, "batch_size": batch_size, "truncate": truncate, "progress": watched}
-    found = run(subject, raws, target=target_of(subject, target), **settings)
-    results = found if isinstance(found, list) else [found]
+    show_progress = isinstance(raws, list) and len(raws) > 1 and sys.stderr.isatty()
+    settings = {"seed": seed, "batch_size": batch_size, "truncate": truncate, "progress": show_progress}
+    explained = run(subject, raws, target=target_of(subject, target), **settings)
+    results = explained if isinstance(explained, list) else [explained]
     if words and single:
         results = [attribution.words() for attribution in results]
     elif words:
@@ -101,23 +101,23 @@ def _explain_or_compare(
 
 
 def split_arguments(args: Sequence[str], takes_value: dict[str, bool]) -> tuple[list[str], list[tuple[str, str]]]:
-    """A command's own arguments, and the options that are not its own: each with the text after it, else True."""
-    own, extra = list[str](), list[tuple[str, str]]()
-    rest = list(args)
-    while rest:
-        arg = rest.pop(0)
+    """A command's own arguments, and all other options, each with the text after it, or "True" without one."""
+    own_arguments, other_options = list[str](), list[tuple[str, str]]()
+    remaining = list(args)
+    while remaining:
+        arg = remaining.pop(0)
         flag, equals, value = arg.partition("=")
         if arg == "--":
-            return [*own, arg, *rest], extra
+            return [*own_arguments, arg, *remaining], other_options
         if not arg.startswith("--") or flag in takes_value:
-            own.append(arg)
-            if takes_value.get(flag) and not equals and rest:
-                own.append(rest.pop(0))
-        elif not equals and rest and not rest[0].startswith("--") and rest[0] not in takes_value:
-            extra.append((flag, rest.pop(0)))
+            own_arguments.append(arg)
+            if takes_value.get(flag) and not equals and remaining:
+                own_arguments.append(remaining.pop(0))
+        elif not equals and remaining and not remaining[0].startswith("--") and remaining[0] not in takes_value:
+            other_options.append((flag, remaining.pop(0)))
         else:
-            extra.append((flag, value if equals else "True"))
-    return own, extra
+            other_options.append((flag, value if equals else "True"))
+    return own_arguments, other_options
 
 
 def flag_of(option: str) -> str:
@@ -144,32 +144,33 @@ def _with_methods(ctx: typer.Context, specs: list[str]) -> Callable[..., Any]:
 
 
 def _resolved(ctx: typer.Context, specs: Sequence[str]) -> list[tuple[registry.Record, dict[str, Any]]]:
-    """Every method with the options of its spec and those of the command line that it takes."""
+    """Every method with the options of its spec, and the options of the command line that it takes."""
     records = [registry.find("method", parse(spec)[0]) for spec in specs]
-    given: list[dict[str, Any]] = [{} for _ in specs]
+    options_of_each: list[dict[str, Any]] = [{} for _ in specs]
     for flag, text in ctx.obj:
         name = flag[2:].replace("-", "_")
-        takers = [(record, mine) for record, mine in zip(records, given, strict=True) if name in record.options]
+        pairs = zip(records, options_of_each, strict=True)
+        takers = [(record, options) for record, options in pairs if name in record.options]
         if not takers:
             raise Misuse(_unknown_option(ctx, flag, name, records))
-        for record, mine in takers:
-            mine[name] = option_value(record, name, text)
-    return [registry.resolve("method", spec, mine) for spec, mine in zip(specs, given, strict=True)]
+        for record, options in takers:
+            options[name] = option_value(record, name, text)
+    return [registry.resolve("method", spec, options) for spec, options in zip(specs, options_of_each, strict=True)]
 
 
 def _unknown_option(ctx: typer.Context, flag: str, name: str, records: Sequence[registry.Record]) -> str:
-    """What is wrong with an option that neither the command nor its methods take."""
+    """The error for an option that neither the command nor its methods take."""
     names = " nor ".join(dict.fromkeys(record.name for record in records))
     owners = [record.name for record in registry.records("method") if name in record.options]
-    known = {own for param in ctx.command.params for own in param.opts if own.startswith("--")}
+    known = {option_flag for param in ctx.command.params for option_flag in param.opts if option_flag.startswith("--")}
     known |= {flag_of(option) for record in records for option in record.options}
     hint = f"it is an option of {', '.join(owners)}" if owners else suggest(flag, known)
     return f"neither whence {ctx.info_name} nor {names} has the option {flag!r}; {hint}"
 
 
 def option_value(record: registry.Record, option: str, text: str) -> Any:
-    """The text as a Python literal, or as it stands where the option takes only that."""
+    """An option's text as a Python literal; as plain text where the option does not take the literal."""
     with suppress(ValueError, TypeError, SyntaxError):
-        value = ast.literal_eval(text)  # 0,1 on the command line is a list
+        value = ast.literal_eval(text)  # 0,1 on the command line means a list
         return registry.validate(record, {option: list(value) if isinstance(value, tuple) else value})[option]
     return registry.validate(record, {option: text})[option]

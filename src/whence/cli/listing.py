@@ -1,4 +1,4 @@
-"""The commands that list what there is: `whence methods`, `whence metrics`, `whence models`."""
+"""The commands that list methods, metrics and models: `whence methods`, `whence metrics`, `whence models`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def models() -> None:
 
 
 def _row(record: registry.Record) -> tuple[str, str]:
-    """Family, promises, needs and paper stand below the summary, so that the table fits a narrow terminal."""
+    """A row of the table; family, promises, needs and paper go below the summary, to fit a narrow terminal."""
     promises = "complete, signed" if record.complete else "signed" if record.signed else "unsigned"
     needs = ", ".join(need.partition(":")[0] for need in record.needs) or "nothing"
     facts = f"{record.family}; {promises}\nneeds {needs}; {record.paper or 'no paper'}"
@@ -81,7 +81,7 @@ def _row(record: registry.Record) -> tuple[str, str]:
 
 
 def _show_method(record: registry.Record) -> None:
-    """All about one method, with an example to copy."""
+    """Print everything about one method, with an example to copy."""
     typer.echo(f"{record.name} ({record.family}; {record.paper or 'no paper'})\n")
     typer.echo(f"{inspect.getdoc(record.function)}\n\nWorks on: {', '.join(record.tasks)}.\n")
     options = list(record.options.values())
@@ -94,6 +94,7 @@ def _show_method(record: registry.Record) -> None:
 
 
 def _facts(record: registry.Record) -> dict[str, Any]:
+    """Everything about one method, for JSON."""
     names = ("name", "family", "summary", "paper", "complete", "signed", "needs", "tasks")
     options = [{"name": o.name, "takes": o.takes, "default": o.default} for o in record.options.values()]
     return {name: getattr(record, name) for name in names} | {"options": options}
@@ -111,11 +112,12 @@ def _markdown(records: Sequence[registry.Record]) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Markdown's signs outside of code as plain characters."""
-    return re.sub(r"`[^`|]*`|[|*_<]", lambda found: found[0] if len(found[0]) > 1 else "\\" + found[0], text)
+    """The text with Markdown's signs escaped, except in code."""
+    return re.sub(r"`[^`|]*`|[|*_<]", lambda match: match[0] if len(match[0]) > 1 else "\\" + match[0], text)
 
 
 def _link(paper: str) -> str:
+    """A paper as a Markdown link, where its number names a page."""
     kind, _, number = paper.partition(":")
     sites = {"arXiv": "https://arxiv.org/abs/", "doi": "https://doi.org/"}
     return f"[{paper}]({sites[kind]}{number})" if kind in sites else markdown_text(paper) or "none"

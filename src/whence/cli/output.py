@@ -1,4 +1,4 @@
-"""What commands give: files first, then text, so that a reader who leaves early costs no result."""
+"""Results of commands: files are written before anything is printed, so that a closed pipe loses no result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whence.cli.program import Misuse
 
 
 def files_for(kind: str, save: Sequence[Path] | None, html: Path | None = None, csv: Path | None = None) -> list[Path]:
-    """The files to write of results of a type (a public name), once it is known that they can be written."""
+    """The files to write for results of a type (a public name), after checking that they can be written."""
     import whence
     from whence.core import display
 
@@ -33,7 +33,7 @@ def files_for(kind: str, save: Sequence[Path] | None, html: Path | None = None, 
 
 
 def check_folders(*paths: Path | None) -> None:
-    """That files can be written where they are named."""
+    """Raise unless files can be written where they are named."""
     for path in paths:
         if path and not path.parent.is_dir():
             raise Misuse(f"there is no folder {str(path.parent)!r} to write into; make it, or name another")
@@ -52,7 +52,7 @@ def give(found: Any, files: Sequence[Path], show: Callable[[Any], None] | None =
 
 
 def print_json(result: Any) -> None:
-    """Print what `save` writes, on one line."""
+    """Print a result as the JSON that `save` writes, on one line."""
     from whence.core.storage import VERSION
 
     typer.echo(json.dumps({"format": "whence", "version": VERSION, **result.to_dict()}))
@@ -66,7 +66,7 @@ def print_result(result: Any) -> None:
 
 
 def print_table(*columns: str, rows: Iterable[Iterable[str]]) -> None:
-    """A table without lines."""
+    """Print a table without lines."""
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     for number, column in enumerate(columns):
         table.add_column(column, no_wrap=number == 0)  # names stay whole, so that they can be copied

@@ -1,4 +1,4 @@
-"""The command `whence` itself: its commands, its options, and how failures are told."""
+"""The command `whence` itself: its options, the class of its commands, and how they report failures."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ app = typer.Typer(epilog=EXAMPLES, no_args_is_help=True, add_completion=False, p
 
 
 def main() -> None:
-    """Run the command line, with results on stdout and no advice from the libraries below."""
+    """Run the command line, with results on stdout and without warnings of other libraries."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     warnings.simplefilter("ignore")
-    for stream in (sys.stdout, sys.stderr):  # a character that the terminal lacks is escaped, and stops nothing
+    for stream in (sys.stdout, sys.stderr):  # escape characters that the terminal lacks, instead of failing
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     app(prog_name="whence")
 

@@ -63,12 +63,12 @@ class Target(Storable):
     @classmethod
     def neuron(cls, site: str | int, index: int, at: str | int | None = None) -> Target:
         """One entry of a state: of what a module gives, of what enters a block, or of a feed-forward part ("mlp:3")."""
-        return cls("neuron", index, f"neuron {index} of {site}", site=str(site), position=at)
+        return cls("neuron", index, f"neuron {index} of {site}", site=str(site), position=_position(at))
 
     @classmethod
     def channel(cls, site: str | int, index: int, at: str | int | None = "mean") -> Target:
         """One entry of a state, the mean over all real tokens or over the places of a feature map unless `at` says."""
-        return cls("channel", index, f"channel {index} of {site}", site=str(site), position=at)
+        return cls("channel", index, f"channel {index} of {site}", site=str(site), position=_position(at))
 
     @classmethod
     def direction(cls, site: str | int, vector: Any, at: str | int | None = None, name: str = "") -> Target:
@@ -76,7 +76,8 @@ class Target(Storable):
         array = np.asarray(vector, dtype=float)
         if array.ndim != 1 or not array.size or not np.isfinite(array).all():
             raise ValueError(f"a direction is a vector of finite numbers, shape (width,), not {array.shape}")
-        return cls("direction", None, name or f"direction in {site}", site=str(site), position=at, vector=array)
+        name = name or f"direction in {site}"
+        return cls("direction", None, name, site=str(site), position=_position(at), vector=array)
 
     @property
     def of_state(self) -> bool:
@@ -103,6 +104,18 @@ class Target(Storable):
             return f"logit of {self.name!r} minus logit of {self.against_name!r}"
         words = {"log_probability": "log-probability", "log_odds": "log-odds", "margin": "margin to the runner-up"}
         return f"{words.get(self.kind, self.kind)} of {self.name!r}"
+
+
+POSITIONS = ("deciding", "mean", "max")  # where a state is read, beside the number of a token
+
+
+def _position(at: Any) -> str | int | None:
+    """Where a state is read: one of `POSITIONS`, a whole number, or None."""
+    if at is None or at in POSITIONS:
+        return at
+    if isinstance(at, (int, np.integer)) and not isinstance(at, bool):
+        return int(at)
+    raise ValueError(f"a state is read at {', '.join(map(repr, POSITIONS))} or the number of a token, not at {at!r}")
 
 
 def check_axis(name: str, axis: str, found: int, expected: int) -> None:

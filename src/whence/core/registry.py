@@ -54,8 +54,18 @@ class Record:
 
     def __call__(self, subject: Any, batch: Any, target: Any, **options: Any) -> Any:
         """Run a method on a batch, whose passes then record what the method declares to need."""
+        if getattr(target, "states", ()) and self.follows_attention_only:
+            raise ValueError(
+                f"{self.name} follows attention to the model's output, and the target lies inside the model; use a "
+                "method that differentiates or perturbs, as gae, lrp or leave_one_out"
+            )
         batch.needs = batch.needs | self.wanted(options)
         return self.function(subject, batch, target, **options)
+
+    @property
+    def follows_attention_only(self) -> bool:
+        """The method reads attention at the tokens that the output reads, and takes no gradient of the target."""
+        return "deciding" in self.needs and not any("gradient" in need for need in self.needs)
 
     def wanted(self, options: Mapping[str, Any]) -> frozenset[str]:
         """What a pass must record for this method with these options: its needs, `{at}` and the like filled in."""

@@ -1,4 +1,4 @@
-"""Results that compare, save and load themselves exactly. Numpy only; no model, no torch."""
+"""Base class of results that can be compared, saved and loaded exactly. Uses numpy only: no model, no torch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ VERSION = 1  # of the file format; a file of another version is refused
 READABLE = 4096  # arrays up to this many entries are saved as lists, larger ones as base64
 
 R = TypeVar("R", bound="Storable")
-_known: dict[str, type[Storable]] = {}  # by class name, to read them back
+_classes: dict[str, type[Storable]] = {}  # classes by name, to read results back
 
 
 class Storable:
     """A dataclass with exact equality that turns into JSON values and back."""
 
     def __init_subclass__(cls) -> None:
-        _known[cls.__name__] = cls
+        _classes[cls.__name__] = cls
 
     def __post_init__(self) -> None:
         for item in fields(self):  # type: ignore[arg-type]
@@ -36,6 +36,7 @@ class Storable:
         )
 
     def _set(self, name: str, value: Any) -> None:
+        """Set a field of a frozen dataclass."""
         object.__setattr__(self, name, value)
 
     def to_dict(self) -> dict[str, Any]:
@@ -58,6 +59,7 @@ class Storable:
 
 
 def floats(name: str, value: Any) -> np.ndarray:
+    """The value as an array of floats; `name` is for the error."""
     array = np.array(value)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{name} must hold numbers, got {array.dtype} from {type(value).__name__}")
@@ -65,6 +67,7 @@ def floats(name: str, value: Any) -> np.ndarray:
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
+    """The same array, which can no longer be written to."""
     array.setflags(write=False)
     return array
 
@@ -87,7 +90,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _encode(value: Any, where: str) -> Any:
-    """The value as JSON; what JSON cannot hold becomes a dict with one key that starts with $."""
+    """The value as JSON; a value that JSON cannot hold becomes a dict with a key that starts with $."""
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
@@ -138,9 +141,9 @@ def _decode(value: Any) -> Any:
     if "$array" in value:
         return _decode_array(value)
     if "$record" in value:
-        cls = _known[value["$record"]]
-        known = {item.name for item in fields(cls)} & value.keys()  # type: ignore[arg-type]
-        return cls(**{name: _decode(value[name]) for name in known})
+        cls = _classes[value["$record"]]
+        names = {item.name for item in fields(cls)} & value.keys()  # type: ignore[arg-type]
+        return cls(**{name: _decode(value[name]) for name in names})
     return {key: _decode(item) for key, item in value.items()}
 
 
@@ -150,7 +153,7 @@ def _decode_array(value: dict[str, Any]) -> Any:
         array = np.array(value["list"], dtype=dtype)
     else:
         array = np.frombuffer(base64.b64decode(value["base64"]), dtype=dtype).copy()
-    return array[0] if value["shape"] is None else array.reshape(value["shape"])  # without a shape: a numpy number
+    return array[0] if value["shape"] is None else array.reshape(value["shape"])  # a numpy number has no shape
 
 
 def _to_base64(data: bytes) -> str:

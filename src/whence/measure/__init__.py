@@ -1,1 +1,1 @@
-"""How far an explanation can be trusted: metrics, rationales, evaluation, arbitration."""
+"""Measuring how far an explanation can be trusted: metrics, rationales, evaluation, arbitration."""

@@ -1,4 +1,4 @@
-"""Which explanation does the model bear out best? Every way to read attention, and any method, against a metric."""
+"""Arbitration: choosing, by a metric, among every way to read attention and any other methods."""
 
 from __future__ import annotations
 
@@ -26,19 +26,24 @@ from whence.methods.explaining import as_list
 from whence.model.masked_runs import MaskedRuns
 from whence.model.subject import Subject
 
-READS = ("row", "column", "received", "received_max")  # from and to the deciding token; mean and maximum of columns
+READS = (
+    "row",
+    "column",
+    "received",
+    "received_max",
+)  # row and column of the deciding token; mean and maximum of columns
 By = Literal["instance", "label", "set"]
 Labels = Literal["target", "all"]
 
 
 @dataclass(frozen=True, eq=False)
 class _Choosing:
-    """What choosing among candidates came to."""
+    """The outcome of choosing among candidates."""
 
     values: np.ndarray  # (candidate, example, label) of the metric that chose
     seconds: float  # per example
     chosen: np.ndarray | None  # (example, label): numbers of candidates; None for one choice for the set
-    explanations: tuple[Attribution, ...]  # those chosen
+    explanations: tuple[Attribution, ...]  # the chosen ones
     judged: np.ndarray | None  # (metric, example): the chosen explanations by every metric
 
 
@@ -61,8 +66,8 @@ def arbitrated(
     raws, given, truths = read(_as_data(data), limit)
     if fit is not None and not 0 < fit < len(raws):
         raise ValueError(f"fit leaves examples to judge by: it is above 0 and below {len(raws)} here, not {fit}")
-    for one in (metric, *held_out):
-        registry.resolve("metric", one)  # what is wrong with a spec is said before anything is encoded
+    for spec in (metric, *held_out):
+        registry.resolve("metric", spec)  # a wrong spec raises before anything is encoded
     examples, encoded = encode_examples(subject, raws, _targets(subject, given, labels), truths, truncate)
     chooser, *judges = fitted_metrics(subject, encoded.first, [metric, *held_out])
     measures = [chooser, *(judge for judge in judges if specs_of([judge]) != specs_of([chooser]))]
@@ -77,8 +82,8 @@ def arbitrated(
     one_for_all = choosing.chosen is None or choosing.chosen.size == 1
     shown = tuple(dict.fromkeys([names[single], *usual]))
     judging = replace(plan, examples=examples[fit:], methods=shown, metrics=specs_of(measures), keep="first")
-    left = {number - (fit or 0): item for number, item in encoded.items.items()}
-    result, seconds = run_plan(judging, subject, left, resumable=False, engine=engine)
+    judged_items = {number - (fit or 0): item for number, item in encoded.items.items()}
+    result, seconds = run_plan(judging, subject, judged_items, resumable=False, engine=engine)
     board = _board(judging, measures, hidden_by_each(subject, encoded.first, judging.metrics), result.values, seconds)
     return Arbitration(
         by=by,
@@ -96,7 +101,7 @@ def arbitrated(
 def _choose(
     engine: MaskedRuns, plan: Plan, encoded: Encoded, by: By, judges: tuple[str, ...], progress: bool
 ) -> _Choosing:
-    """Every candidate by the metric that chooses; for every instance or label, the best one, judged by all metrics."""
+    """Measure every candidate by the metric that chooses; by instance or label, judge the best one by all metrics."""
     plan = plan if by == "set" else replace(plan, keep=by, judges=judges)
     started = time.perf_counter()
     result, _ = run_plan(
@@ -117,7 +122,7 @@ def _choose(
 def _board(
     plan: Plan, measures: Sequence[Measure], hidden: tuple[str, ...], values: np.ndarray, seconds: np.ndarray
 ) -> Scoreboard:
-    """Single candidates by every metric; the mean over the labels of an example."""
+    """Single candidates by every metric; values are means over the labels of an example."""
     return Scoreboard(
         methods=plan.methods,
         metrics=plan.metrics,
@@ -144,8 +149,8 @@ def _with_choice(board: Scoreboard, name: str, choosing: _Choosing) -> Scoreboar
 def grid(subject: Subject, item: Input, *, scores: bool = False) -> list[str]:
     """Every way to read attention: mean of the heads, or one; mean of the layers, their product, or one; a read-out.
 
-    With `scores`, of what the softmax is given; those have a sign and are not multiplied. The first is the usual way:
-    means of heads and layers at the deciding token.
+    With `scores`, attention scores before the softmax are read instead of weights; they have a sign, so products over
+    layers are left out. The first candidate is the usual way: means of heads and layers at the deciding token.
     """
     trace = subject.trace(subject.batch([item]), subject.aim([None]), ("attention", "deciding"))
     seen = [record for record in trace.attention if record.query in trace.deciding]
@@ -157,45 +162,46 @@ def grid(subject: Subject, item: Input, *, scores: bool = False) -> list[str]:
     heads = min(record.weights.shape[1] for record in seen)
     reads = READS if all(record.query == record.key for record in seen) else tuple(r for r in READS if r != "column")
     attention, rollout = (registry.find("method", name) for name in ("attention", "rollout"))
-    found = []
-    for head, layer, way in product(["mean", *range(heads)], ["mean", "product", *layers], reads):
-        options: dict[str, Any] = {"heads": head, "read": way}
+    candidates = []
+    for head, layer, readout in product(["mean", *range(heads)], ["mean", "product", *layers], reads):
+        options: dict[str, Any] = {"heads": head, "read": readout}
         if layer == "product":
-            found += [] if scores else [rollout.spec({"residual": 0.0, **options})]
+            candidates += [] if scores else [rollout.spec({"residual": 0.0, **options})]
         else:
             chosen = list(layers) if layer == "mean" else layer
-            found.append(attention.spec({"layer": chosen, **options, "scores": scores}))
-    return found
+            candidates.append(attention.spec({"layer": chosen, **options, "scores": scores}))
+    return candidates
 
 
 def _as_data(data: Any) -> Any:
-    """One input as a list of one; a text that names a table or a folder, or any file but a picture, is data."""
+    """Data as it is; a single input as a list of one. A text that names a table, a folder or a file is data."""
     if as_list(data) is not None:
         return as_list(data)
     if hasattr(data, "to_dict") and hasattr(data, "columns"):  # a data frame
         return data
     if isinstance(data, (str, Path)):
         kind = os.path.splitext(data)[1].lower()
-        if kind in TABLES or (os.path.exists(data) and kind not in PICTURES):  # a table that is missing is no text
+        # a missing table is data too: the reader raises, and its name is not explained as a text
+        if kind in TABLES or (os.path.exists(data) and kind not in PICTURES):
             return data
     return [data]
 
 
 def _candidates(subject: Subject, item: Input, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The specs of all candidates, each once; and those that the board shows: the first of a grid, named methods."""
+    """The specs of all candidates, each once; and those for the board: named methods, and the first of a grid."""
     names: list[str] = []
     usual = []
-    for one in wanted:
-        name, options = specs.parse(one)
+    for text in wanted:
+        name, options = specs.parse(text)
         if name == "grid":
             if set(options) - {"scores"} or not isinstance(options.get("scores", False), bool):
-                raise ValueError(f"grid takes one option, scores=True or scores=False, and {one!r} came")
-            own = grid(subject, item, **options)
+                raise ValueError(f"grid takes one option, scores=True or scores=False, and {text!r} came")
+            specs_of_one = grid(subject, item, **options)
         else:
-            record, options = registry.resolve("method", one)
-            own = [record.spec(options)]
-        usual.append(own[0])
-        names += own
+            record, options = registry.resolve("method", text)
+            specs_of_one = [record.spec(options)]
+        usual.append(specs_of_one[0])
+        names += specs_of_one
     return list(dict.fromkeys(names)), usual
 
 
@@ -211,7 +217,7 @@ def _targets(subject: Subject, given: list[Any], labels: Labels) -> list[list[An
 
 
 def _notes(chooser: Measure, judges: list[Measure], values: np.ndarray, fit: int | None) -> tuple[str, ...]:
-    """What the numbers can be taken for."""
+    """Notes on how far the numbers can be trusted."""
     name, count = chooser[0].name, len(values)
     notes = []
     if fit is None:

@@ -1,4 +1,4 @@
-"""Inputs, labels and truths (which features decide) of data sets: lists, data frames, tables, folders of pictures."""
+"""Reading data sets (lists, data frames, tables, folders of pictures): inputs, labels, and truths on what decides."""
 
 from __future__ import annotations
 
@@ -52,11 +52,12 @@ def as_target(subject: Subject, label: Any) -> Any:
 
 
 def _rows(data: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Input, label and truth of every example."""
     if hasattr(data, "to_dict") and hasattr(data, "columns"):  # a data frame
         yield from (_example(row, f"row {number}", None) for number, row in enumerate(data.to_dict("records")))
         return
     if isinstance(data, (str, Path)):
-        yield from _of_place(Path(data))
+        yield from _rows_of_path(Path(data))
         return
     if isinstance(data, Mapping) or not hasattr(data, "__iter__"):
         raise TypeError(
@@ -71,32 +72,33 @@ def _rows(data: Any) -> Iterator[tuple[Any, Any, Any]]:
             yield item, None, None
 
 
-def _of_place(place: Path) -> Iterator[tuple[Any, Any, Any]]:
-    if place.is_dir():
-        files = sorted(f for f in place.rglob("*") if f.suffix.lower() in PICTURES)
-        yield from ((f, f.parent.name if f.parent != place else None, None) for f in files)
+def _rows_of_path(path: Path) -> Iterator[tuple[Any, Any, Any]]:
+    """Input, label and truth of every row of a table, or of every picture in a folder."""
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in PICTURES)
+        yield from ((file, file.parent.name if file.parent != path else None, None) for file in files)
         return
-    if not place.is_file():
-        raise FileNotFoundError(f"there is no file or folder {str(place)!r} to evaluate on")
-    for number, row in enumerate(_records(place), 1):
-        yield _example(row, f"{place.name}, row {number}", place.parent)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file or folder {str(path)!r} to evaluate on")
+    for number, row in enumerate(_records(path), 1):
+        yield _example(row, f"{path.name}, row {number}", path.parent)
 
 
 def _example(row: Mapping[str, Any], where: str, folder: Path | None) -> tuple[Any, Any, Any]:
     """Input, label and truth of one row of a table; pictures are looked for beside the table."""
-    given = {str(key).strip(): value for key, value in row.items() if not _missing(value)}
-    parts = {key: given[key] for key in PARTS if key in given}
-    others = given.keys() - {"label", *_TRUTHS}
+    cells = {str(key).strip(): value for key, value in row.items() if not _missing(value)}
+    parts = {key: cells[key] for key in PARTS if key in cells}
+    others = cells.keys() - {"label", *_TRUTHS}
     if not parts and len(others) == 1:
-        parts = {"text": given[others.pop()]}
+        parts = {"text": cells[others.pop()]}
     if not parts:
         raise ValueError(
-            f"{where} fills the columns {', '.join(given) or '(none)'}; one of {', '.join(PARTS)} is needed"
+            f"{where} fills the columns {', '.join(cells) or '(none)'}; one of {', '.join(PARTS)} is needed"
         )
     if isinstance(parts.get("image"), str) and folder is not None:
         parts["image"] = folder / parts["image"]
     single = next(iter(parts.values())) if set(parts) in ({"text"}, {"image"}, {"prompt"}, {"source"}) else parts
-    return single, given.get("label"), written(next((given[key] for key in _TRUTHS if key in given), None), folder)
+    return single, cells.get("label"), written(next((cells[key] for key in _TRUTHS if key in cells), None), folder)
 
 
 def _missing(value: Any) -> bool:
@@ -104,7 +106,7 @@ def _missing(value: Any) -> bool:
 
 
 def written(truth: Any, folder: Path | None = None) -> Any:
-    """A truth as a cell or a command has it: "0 1 0", a phrase, a JSON list of phrases or spans, the name of a mask."""
+    """A truth from its text in a cell or command: "0 1 0", a phrase, a JSON list of phrases or spans, a mask's file."""
     if not isinstance(truth, str):
         return truth
     text = truth.strip()
@@ -118,6 +120,7 @@ def written(truth: Any, folder: Path | None = None) -> Any:
 
 
 def _records(file: Path) -> Iterator[Mapping[str, Any]]:
+    """The rows of a table in a file, by column."""
     kind = file.suffix.lower()
     if kind not in TABLES:
         raise ValueError(f"{file.name} is none of CSV, TSV, JSONL and Parquet")
@@ -139,9 +142,9 @@ def _records(file: Path) -> Iterator[Mapping[str, Any]]:
 def _table(file: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
     """Rows of a CSV with commas or semicolons, and of a TSV, whose quotes are part of the texts."""
     tabbed, header = file.suffix.lower() == ".tsv", next(lines, "")
-    mark = "\t" if tabbed else ";" if ";" in header and "," not in header else ","
+    delimiter = "\t" if tabbed else ";" if ";" in header and "," not in header else ","
     quoting: Any = csv.QUOTE_NONE if tabbed else csv.QUOTE_MINIMAL
-    rows = csv.DictReader(chain([header], lines), delimiter=mark, quoting=quoting, strict=True)
+    rows = csv.DictReader(chain([header], lines), delimiter=delimiter, quoting=quoting, strict=True)
     names = [str(name).strip() for name in rows.fieldnames or ()]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -150,12 +153,13 @@ def _table(file: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
         raise ValueError(f"{file.name} begins with a text; the first line of a table names its columns, as text,label")
     for number, row in enumerate(rows, 1):
         if None in row:
-            rule = "" if tabbed else f"; put texts that hold {mark!r} in quotes"
-            raise ValueError(f"{file.name}, row {number} has more cells than the header names{rule}")
+            hint = "" if tabbed else f"; put texts that hold {delimiter!r} in quotes"
+            raise ValueError(f"{file.name}, row {number} has more cells than the header names{hint}")
         yield row
 
 
 def _objects(file: Path, lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+    """The objects of a JSONL file, one per line."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

@@ -1,4 +1,4 @@
-"""Methods by metrics over a data set: a plan, run by the local engine, as a Scoreboard."""
+"""Evaluation: every method by every metric over a data set, run as a plan by the local engine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def evaluated(
     """Every method by every metric on a data set; the arguments are those of `whence.evaluate`."""
     names = specs_of([registry.resolve("method", method) for method in methods])
     for metric in metrics:
-        registry.resolve("metric", metric)  # what is wrong with a spec is said before anything is read
+        registry.resolve("metric", metric)  # a wrong spec raises before any data is read
     raws, labels, truths = read(data, limit)
     targets = [as_target(subject, label) if target is None else target for label in labels]
     examples, encoded = encode_examples(subject, raws, [[one] for one in targets], truths, truncate)
@@ -73,13 +73,13 @@ def evaluated(
 
 
 def _axes(subject: Subject, record: registry.Record, options: dict[str, Any], target: Any) -> tuple[str, ...]:
-    """The axes of a metric's curve; a target that names no class is watched itself."""
-    named = target is None or of_logits(subject.aim([target]).targets[0])
-    return tuple("the target" if axis == CHANCE and not named else axis for axis in record.axes_of(options))
+    """The axes of a metric's curve; a target that names no class stands in for p of the class."""
+    names_class = target is None or of_logits(subject.aim([target]).targets[0])
+    return tuple("the target" if axis == CHANCE and not names_class else axis for axis in record.axes_of(options))
 
 
 def _notes(subject: Subject, targets: list[Any], target: Any, cut: int) -> tuple[str, ...]:
-    """What was explained, and what was done to the inputs."""
+    """Notes on which target was explained, and on inputs that were cut."""
     known = sum(one is not None for one in targets)
     notes = []
     if target is not None:

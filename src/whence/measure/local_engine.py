@@ -1,4 +1,4 @@
-"""Runs the chunks of a plan here, one after the other: progress, a file to resume from, and how long methods take."""
+"""The local engine: runs the chunks of a plan one after the other, with progress, a resume file and timing."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def run_plan(
     timed: bool = True,
     engine: MaskedRuns | None = None,
 ) -> tuple[Measurements, np.ndarray]:
-    """All chunks of a plan, and the seconds that each method takes per example, where they are `timed`: (method,).
+    """The results of all chunks, and the seconds that each method takes per example, (method,), NaN if not `timed`.
 
-    `resume` names a file to which the numbers of every chunk are added as they are made; a run that was stopped goes
-    on from it; not `resumable` is a run whose caller offers no such file. `items` and `engine` are as in `run_chunk`.
+    `resume` names a file to which the numbers of every chunk are added; a run that was stopped goes on from it.
+    `resumable` is False where the caller offers no such file. `items` and `engine` are as in `run_chunk`.
     """
     file = ResumeFile(resume, plan) if resume is not None else None
     done = file.results if file is not None else []
-    with _told_how_to_resume(plan, done, resume, resumable), _shown(doing, len(plan.examples), progress) as advance:
+    with _resume_hint(plan, done, resume, resumable), _progress_bar(doing, len(plan.examples), progress) as advance:
         advance(sum(result.examples for result in done))
         for chunk in plan.chunks()[len(done) :]:
             done.append(run_chunk(plan, chunk, subject, items, engine))
@@ -57,9 +57,9 @@ def run_plan(
 
 
 def seconds_per_example(plan: Plan, subject: Subject, items: Mapping[int, Input]) -> np.ndarray:
-    """What an explanation takes by each method alone, measured on a few examples that the run has warmed up: (method,).
+    """The seconds of one explanation by each method, (method,), measured on a few examples after the run.
 
-    In the run itself methods share passes, so that none of them has a time of its own.
+    In the run itself methods share passes, so no method has a time of its own there.
     """
     count = len(plan.examples)
     sample = np.linspace(0, count - 1, min(MAX_TIMED, max(1, count // 8))).astype(int).tolist()
@@ -75,8 +75,8 @@ def seconds_per_example(plan: Plan, subject: Subject, items: Mapping[int, Input]
 
 
 @contextmanager
-def _shown(doing: str, examples: int, progress: bool) -> Iterator[Callable[[int], Any]]:
-    """A bar that counts examples, where one is wanted; calling what comes says how many more are done."""
+def _progress_bar(doing: str, examples: int, progress: bool) -> Iterator[Callable[[int], Any]]:
+    """A progress bar that counts examples, where one is wanted; yields a function that advances it."""
     if not progress:
         yield lambda count: None
         return
@@ -90,10 +90,8 @@ def _shown(doing: str, examples: int, progress: bool) -> Iterator[Callable[[int]
 
 
 @contextmanager
-def _told_how_to_resume(
-    plan: Plan, done: list[Measurements], resume: str | Path | None, resumable: bool
-) -> Iterator[None]:
-    """Ctrl-C ends with a sentence that says what is kept, and how to go on."""
+def _resume_hint(plan: Plan, done: list[Measurements], resume: str | Path | None, resumable: bool) -> Iterator[None]:
+    """A scope in which Ctrl-C prints which results are kept, and how to go on."""
     try:
         yield
     except BaseException as error:
@@ -101,24 +99,24 @@ def _told_how_to_resume(
             raise
         count = f"{sum(result.examples for result in done)} of {len(plan.examples)} examples"
         if not resumable:
-            told = f"stopped after {count}; nothing of it is kept"
+            message = f"stopped after {count}; nothing of it is kept"
         elif resume is None:
-            told = f"stopped after {count}; a resume file would have kept them: name one with --resume or resume="
+            message = f"stopped after {count}; a resume file would have kept them: name one with --resume or resume="
         else:
-            told = f"stopped after {count}, which {resume} keeps; run the same again with that resume file to go on"
-        print(told, file=sys.stderr)
+            message = f"stopped after {count}, which {resume} keeps; run the same again with that resume file to go on"
+        print(message, file=sys.stderr)
         raise KeyboardInterrupt from error
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """The error is Ctrl-C, or came of it: an interrupt amid torch's own bookkeeping ends in another error."""
+    """Whether Ctrl-C caused the error: an interrupt inside torch may surface as another error."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
 
 
 class ResumeFile:
-    """A file with a line that says what is measured, a line per chunk that is done, and a line with seconds at the end.
+    """A file with a heading that describes the plan, a line per finished chunk, and a last line with seconds.
 
     A file of another plan is refused. A line that was being written when the run was stopped is dropped.
     """
@@ -137,7 +135,7 @@ class ResumeFile:
             self.add_seconds(self.seconds)
 
     def add(self, result: Measurements) -> None:
-        """Keep what a chunk came to."""
+        """Keep the results of a chunk."""
         self._append(_as_line(result))
 
     def add_seconds(self, seconds: np.ndarray) -> None:
@@ -162,19 +160,19 @@ class ResumeFile:
     def _read(self, lines: list[str]) -> None:
         for line in lines:
             try:
-                found = json.loads(line)
-                if "seconds" in found:
-                    self.seconds = np.array(found["seconds"], float)
+                parsed = json.loads(line)
+                if "seconds" in parsed:
+                    self.seconds = np.array(parsed["seconds"], float)
                 else:
-                    self.results.append(_of_line(found))
+                    self.results.append(_from_line(parsed))
             except (ValueError, LookupError, TypeError):  # the line that was being written when the run was stopped
                 return
 
     def _write(self, lines: list[str]) -> None:
         """Replace the file in one step, so that a stop while it is written loses nothing that was kept."""
-        whole = self.path.with_name(f"{self.path.name}.whole")
-        whole.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        whole.replace(self.path)
+        complete_file = self.path.with_name(f"{self.path.name}.whole")
+        complete_file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        complete_file.replace(self.path)
 
     def _append(self, line: str) -> None:
         with self.path.open("a", encoding="utf-8") as file:
@@ -182,13 +180,14 @@ class ResumeFile:
 
 
 def _as_line(result: Measurements) -> str:
-    """The numbers of a chunk as JSON; what is not a number is null."""
+    """The numbers of a chunk as JSON; NaN becomes null."""
     arrays = {"values": result.values, "curves": result.curves, "curve_counts": result.curve_counts}
     return json.dumps({name: np.where(np.isnan(a), np.array(None), a).tolist() for name, a in arrays.items()})
 
 
-def _of_line(found: dict[str, Any]) -> Measurements:
-    values, curves = np.array(found["values"], float), np.array(found["curves"], float)
+def _from_line(parsed: dict[str, Any]) -> Measurements:
+    """The inverse of `_as_line`, after JSON was parsed."""
+    values, curves = np.array(parsed["values"], float), np.array(parsed["curves"], float)
     if values.ndim != 4 or curves.ndim != 3:
         raise ValueError("the line is not whole")
-    return Measurements(values, curves, np.array(found["curve_counts"], int))
+    return Measurements(values, curves, np.array(parsed["curve_counts"], int))

@@ -1,8 +1,8 @@
-"""What a metric is given, what it asks, and what it returns.
+"""The protocol of metrics: their arguments, the questions they ask the model, and their results.
 
-A metric is a function of a subject and a `Case`. One that asks the model is a generator: it yields an `Ask`, or a list
-of inputs that it made itself, is sent `Answers` (logits, values of the target, p of the target's class, one entry per
-variant), as often as it likes, and returns a number or a `Curve`.
+A metric is a function of a subject and a `Case`. A metric that asks the model is a generator: as often as it likes, it
+yields an `Ask`, or a list of inputs that it made itself, and is sent `Answers` (logits, values of the target, p of the
+target's class, one entry per variant). In the end it returns a number or a `Curve`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from whence.model.targets import Function, of_logits
 
 
 class Unknown(ValueError):
-    """What a metric compares with was not given for an input."""
+    """Raised by a metric that compares with a truth, for an input without one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One row of scores: of an input, or of one generated token of it."""
+    """One row of scores, of an input or of one of its generated tokens, as metrics get it."""
 
     item: Input
     scores: np.ndarray  # (feature,)
     target: Target
     output: float
     residual: float | None
-    truth: np.ndarray | None = None  # (feature,) bool: what is known, or believed, to decide
+    truth: np.ndarray | None = None  # (feature,) bool: features known, or believed, to decide
     seed: int = 0
-    method: str = ""  # the spec of what made the scores
-    region: np.ndarray | None = None  # (height, width) bool: what decides, of the picture the model saw or the original
+    method: str = ""  # the spec of the method that made the scores
+    region: np.ndarray | None = None  # (height, width) bool: deciding pixels of the picture, as seen or original
     function: Function | None = None  # the target itself, where it is a function
 
     @property
@@ -49,7 +49,7 @@ class Case:
         return np.flatnonzero(~added_by_model(self.item))
 
     def ordered(self, scores: np.ndarray) -> np.ndarray:
-        """Numbers of features from the highest score to the lowest; equal ones in a random order, by seed and input."""
+        """Numbers of features from the highest score to the lowest; equal scores at random, by seed and input."""
         names = zlib.crc32("\0".join(self.item.features).encode("utf-8", "surrogatepass"))
         return np.lexsort((np.random.default_rng([self.seed, names]).random(len(scores)), -scores))
 
@@ -75,7 +75,7 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """What a metric that watches the model while features come or go returns: the area is its value."""
+    """The result of a metric that watches the model while features come or go; its value is the area."""
 
     values: np.ndarray  # at equal distances, from share 0 of the features to the share `end`
     end: float = 1.0

@@ -1,4 +1,4 @@
-"""Metrics run over explanations: many advance together, and what they ask of the model goes through one engine."""
+"""Running metrics over explanations: many advance together, and all their questions go to one engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from whence.model.subject import Subject
 from whence.model.targets import Function
 
 MAX_ASKED = 1024  # variants answered at a time
-MAX_STARTED = 1024  # metrics of one explanation each that wait for answers at a time
+MAX_STARTED = 1024  # pairs of metric and case that wait for answers at a time
 
 Measure = tuple[Record, dict[str, Any]]  # a metric with its options
 
@@ -38,58 +38,60 @@ def cases_of(
 ) -> list[Case]:
     """The rows of an attribution, each with the input that the row could see.
 
-    `truth` says which features, words or pixels decide (see `rationales`); `function` is the target where that is a
-    function; `checked` says that features of this input are known to be those that the model is fed.
+    `truth` says which features, words or pixels decide (see `rationales`); `function` is the target where the target is
+    a function; `checked` skips the search for merged words, which the model cannot be asked about.
     """
     if not checked and has_merged_words(subject, a.input):
         raise ValueError("the model cannot be asked about words that were merged; score what explain returned")
-    known = None if truth is None else marks(a.input, truth, a.scores.shape)
+    truth_marks = None if truth is None else marks(a.input, truth, a.scores.shape)
     region = None
-    if known is not None and known.shape != a.scores.shape:
-        region, known = known, None
+    if truth_marks is not None and truth_marks.shape != a.scores.shape:
+        region, truth_marks = truth_marks, None
     facts: dict[str, Any] = {"seed": seed, "method": a.method, "function": function}
     rows = subject.rows(a.input)
     if not rows:
         residual = None if a.residual is None else float(a.residual)
         target = _single(a.target)
-        return [Case(a.input, a.scores, target, float(a.output), residual, known, region=region, **facts)]
+        return [Case(a.input, a.scores, target, float(a.output), residual, truth_marks, region=region, **facts)]
     targets = a.target if isinstance(a.target, (list, tuple)) else [a.target] * len(rows)
-    found = []
+    cases = []
     for number, (item, _) in enumerate(rows):
         size = len(item.features)
-        own = None if known is None else known[number, :size]
+        known = None if truth_marks is None else truth_marks[number, :size]
         residual = None if a.residual is None else float(np.asarray(a.residual)[number])
         output = float(np.asarray(a.output)[number])
-        found.append(Case(item, a.scores[number, :size], _single(targets[number]), output, residual, own, **facts))
-    return found
+        cases.append(Case(item, a.scores[number, :size], _single(targets[number]), output, residual, known, **facts))
+    return cases
 
 
 def has_merged_words(subject: Subject, item: Input) -> bool:
-    """The features are not those that the model is fed."""
+    """Whether features are words merged of several tokens, so that they are not the model's own inputs."""
     batch = subject.batch([item])
     keys = {stream: ids_of(batch.tensors, tuple(batch.streams), stream) for stream in batch.streams}
-    fed = sum(batch.tensors[key].shape[1] for key in keys.values() if key)
-    named = sum(bool(keys[stream] or item.generated) for stream in item.streams)  # a continuation goes with its prompt
-    return fed != named
+    tokens = sum(batch.tensors[key].shape[1] for key in keys.values() if key)
+    # a continuation is fed with its prompt
+    features = sum(bool(keys[stream] or item.generated) for stream in item.streams)
+    return tokens != features
 
 
 def _single(target: Any) -> Target:
+    """The target, where there is exactly one."""
     if not isinstance(target, Target):
         raise ValueError("the attribution has no single target; explain it with one")
     return target
 
 
-def check_model(engine: MaskedRuns, found: Sequence[Case]) -> None:
-    """That the model gives what was explained: else the explanation is of another model."""
+def check_model(engine: MaskedRuns, cases: Sequence[Case]) -> None:
+    """Raise where the model's output is not the one that was explained: the explanation is of another model."""
     name = engine.subject.name
-    known = [case for case in found if case.target.kind != "function" or case.function is not None]
+    known = [case for case in cases if case.target.kind != "function" or case.function is not None]
     try:
-        whole = [Ask(np.ones((1, len(case.scores)), bool)) for case in known]
-        answers = engine.values([case.item for case in known], whole, engine.subject.aim([c.wanted for c in known]))
+        unmasked = [Ask(np.ones((1, len(case.scores)), bool)) for case in known]
+        answers = engine.values([case.item for case in known], unmasked, engine.subject.aim([c.wanted for c in known]))
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"{name} cannot be run on what was explained ({error}); name the model that was") from error
     for case, (value,) in zip(known, answers, strict=True):
-        if not abs(value - case.output) <= 0.05 * max(1.0, abs(case.output)):  # low precision may differ by so much
+        if not abs(value - case.output) <= 0.05 * max(1.0, abs(case.output)):  # low precision may differ that much
             raise ValueError(
                 f"{name} gives {value:.4g} for {case.target}, and the explanation is of {case.output:.4g}: it explains "
                 "another model; name that one"
@@ -125,7 +127,7 @@ def hidden_by(subject: Subject, item: Input, record: Record, options: Mapping[st
 class MetricRuns:
     """Runs metrics over cases with the answers of one engine.
 
-    `partly`: a truth is known of some inputs, which may not be among the cases that come.
+    `partly` says that some inputs of the run have a truth, though perhaps none of these cases.
     """
 
     def __init__(self, engine: MaskedRuns, *, partly: bool = False) -> None:
@@ -134,33 +136,33 @@ class MetricRuns:
     def scored(self, measures: Sequence[Measure], cases: Sequence[Case]) -> list[list[float | Curve]]:
         """Every metric of every case, [metric][case]: numbers, or curves that `float` turns into numbers.
 
-        Not a number for cases whose truth is not known, unless it is known of none.
+        Not a number for cases whose truth is not known; an error where the truth of no input is known.
         """
-        found: list[list[float | Curve]] = [[float("nan")] * len(cases) for _ in measures]
+        results: list[list[float | Curve]] = [[float("nan")] * len(cases) for _ in measures]
         unknown: dict[int, list[Unknown]] = {}
         jobs = [(m, c) for c in range(len(cases)) for m in range(len(measures))]
         for begin in range(0, len(jobs), MAX_STARTED):
-            some = jobs[begin : begin + MAX_STARTED]
+            portion = jobs[begin : begin + MAX_STARTED]
             started = []
-            for m, c in some:
+            for m, c in portion:
                 try:
                     started.append(_started(measures[m], self.engine.subject, cases[c]))
                 except Unknown as error:
                     unknown.setdefault(m, []).append(error)
                     started.append(_constant(float("nan")))
-            for (m, c), value in zip(some, self._finished(started, [cases[c] for _, c in some]), strict=True):
-                found[m][c] = value
+            for (m, c), value in zip(portion, self._finished(started, [cases[c] for _, c in portion]), strict=True):
+                results[m][c] = value
         for errors in unknown.values():
             if len(errors) == len(cases) and not self.partly:
                 raise errors[0]
-        return found
+        return results
 
     def _finished(self, metrics: Sequence[Metric], cases: Sequence[Case]) -> list[float | Curve]:
-        """What metrics return. They advance together, so that what they ask for runs in large batches."""
+        """The results of started metrics. They advance together, so that their questions run in large batches."""
         subject = self.engine.subject
         missing = [case.target.kind == "function" and case.function is None for case in cases]
         aim = subject.aim(
-            [Target("logit", 0) if gone else case.wanted for gone, case in zip(missing, cases, strict=True)]
+            [Target("logit", 0) if is_missing else case.wanted for is_missing, case in zip(missing, cases, strict=True)]
         )
         values: list[float | Curve] = [float("nan")] * len(metrics)
         asks: dict[int, Ask | list[Input]] = {}
@@ -169,7 +171,7 @@ class MetricRuns:
             try:
                 asks[number] = next(metrics[number]) if answer is None else metrics[number].send(answer)
                 if missing[number]:
-                    _ = cases[number].wanted  # says that the function must be given
+                    _ = cases[number].wanted  # raises: the function must be given
             except StopIteration as stop:
                 values[number] = stop.value
 
@@ -178,31 +180,32 @@ class MetricRuns:
         while asks:
             waiting = dict(asks)
             asks.clear()
-            for some in _portions(waiting):
-                items, own = [cases[n].item for n in some], [waiting[n] for n in some]
-                for number, answer in zip(some, self.engine.answers(items, own, aim, some), strict=True):
+            for portion in _portions(waiting):
+                items, portion_asks = [cases[n].item for n in portion], [waiting[n] for n in portion]
+                for number, answer in zip(portion, self.engine.answers(items, portion_asks, aim, portion), strict=True):
                     advance(number, answer)
         return values
 
 
 def _portions(asks: Mapping[int, Ask | list[Input]]) -> Iterator[list[int]]:
-    """The numbers of asks, so many together that their answers fit in memory."""
-    some: list[int] = []
+    """The numbers of asks, in portions whose answers fit in memory."""
+    portion: list[int] = []
     size = 0
     for number, ask in asks.items():
-        some.append(number)
+        portion.append(number)
         size += len(ask if isinstance(ask, list) else ask.keep)
         if size >= MAX_ASKED:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
 
 
 def _started(measure: Measure, subject: Subject, case: Case) -> Metric:
+    """A metric on a case, as a generator; one that asks nothing becomes a generator of its value."""
     record, options = measure
-    made = record.function(subject, case, **options)
-    return made if isinstance(made, Generator) else _constant(float(made))
+    value = record.function(subject, case, **options)
+    return value if isinstance(value, Generator) else _constant(float(value))
 
 
 def _constant(value: float) -> Metric:

@@ -9,25 +9,28 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import CodeType
 from typing import Any, Literal
 
 import numpy as np
 
 from whence.core import registry
-from whence.core.inputs import Input
+from whence.core.inputs import Input, Target
 from whence.core.results import Attribution
 from whence.core.statistics import larger_is_better, means_of
+from whence.core.storage import Storable
 from whence.measure.metric_protocol import Case, Curve
 from whence.measure.metric_runs import Measure, MetricRuns, cases_of, fitted, hidden_by
 from whence.measure.rationales import marks
 from whence.methods.explaining import Settings, explained
 from whence.model.masked_runs import MaskedRuns
 from whence.model.subject import Subject
+from whence.model.target_specs import resolve
 from whence.model.targets import Function
 from whence.model.weights import weights_sample
 
 MAX_EXAMPLES = 8  # in a chunk
-MAX_COST = 2**17  # of a chunk: features x features x explanations; a masked input per feature is about what metrics ask
+MAX_COST = 2**17  # of a chunk: features x features x explanations, as metrics ask for about one variant per feature
 MAX_KEPT = 2**28  # bytes of encoded inputs that are kept from planning until they are run
 SHARES = np.linspace(0, 1, 21)  # of the features, where curves are kept
 
@@ -36,12 +39,12 @@ Keep = Literal["", "first", "instance", "label"]
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """One example of a plan: the input as it was given, what is explained of it, and what is known to decide."""
+    """One example of a plan: the raw input, the targets to explain, and the truth on what decides, if known."""
 
     raw: Any
     targets: tuple[Any, ...]  # labels, indices, kinds or functions; None for what the model predicts
     truth: Any = None
-    size: int = 0  # features of the encoded input, times the tokens that were generated: what its cost grows with
+    size: int = 0  # features of the encoded input, times generated tokens: its cost grows with this
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,21 +66,21 @@ class Plan:
     def chunks(self) -> list[range]:
         """Numbers of examples that are run together: few enough that a stop loses seconds.
 
-        The first chunk is one example, so that what cannot work is known, and progress is seen, at once.
+        The first chunk is one example, so that errors and progress show at once.
         """
-        found: list[range] = []
+        chunks: list[range] = []
         start = cost = 0
         for number, example in enumerate(self.examples):
-            own = max(1, example.size) ** 2 * len(self.methods) * len(example.targets)
-            full = number - start >= MAX_EXAMPLES or cost + own > MAX_COST or start == 0
+            example_cost = max(1, example.size) ** 2 * len(self.methods) * len(example.targets)
+            full = number - start >= MAX_EXAMPLES or cost + example_cost > MAX_COST or start == 0
             if number > start and full:
-                found.append(range(start, number))
+                chunks.append(range(start, number))
                 start, cost = number, 0
-            cost += own
-        return [*found, range(start, len(self.examples))]
+            cost += example_cost
+        return [*chunks, range(start, len(self.examples))]
 
     def heading(self) -> dict[str, Any]:
-        """What a file of results says it holds, in values of JSON: equal for plans that give the same results."""
+        """A description of the plan in JSON values, for result files; equal for plans that give the same results."""
         data = [[e.raw, e.targets, e.truth, e.size] for e in self.examples]
         return {
             "format": 2,
@@ -94,13 +97,13 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """What a chunk of a plan, or a whole plan, comes to."""
+    """The results of a chunk, or of a whole plan."""
 
     values: np.ndarray  # (method, metric, example, target); NaN where a metric is not defined
     curves: np.ndarray  # (method, metric, share): the sum over the examples that have a curve
     curve_counts: np.ndarray  # (method, metric): how many examples have a curve
     chosen: np.ndarray | None = None  # (example, target): numbers of the methods whose explanations are kept
-    explanations: tuple[Attribution, ...] = ()  # those kept, target by target of one example after the other
+    explanations: tuple[Attribution, ...] = ()  # the kept ones, in the order of examples and their targets
     judged: np.ndarray | None = None  # (judge, example, target)
 
     @property
@@ -133,9 +136,9 @@ def joined(results: Sequence[Measurements]) -> Measurements:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The inputs of a plan as planning found them, so that they need not be encoded again."""
+    """The encoded inputs of a plan, kept so that they need not be encoded again."""
 
-    first: Input  # the first thing that is run: an input, or what the first generated token of it could see
+    first: Input  # the first input that is run: for generated text, the part that the first token could see
     items: Mapping[int, Input]  # by the number of the example, as many as fit into `MAX_KEPT`
     cut: int  # how many inputs were cut to the model's length
 
@@ -143,13 +146,13 @@ class Encoded:
 def encode_examples(
     subject: Subject, raws: Sequence[Any], targets: Sequence[Sequence[Any]], truths: Sequence[Any], truncate: bool
 ) -> tuple[tuple[Example, ...], Encoded]:
-    """Examples of a plan, each encoded once; what cannot be read is said before anything is run."""
+    """Examples of a plan, each encoded once; an example that cannot be read raises before anything is run."""
     examples, items, first, cut, size = [], {}, None, 0, 0
     for number, (raw, aims, truth) in enumerate(zip(raws, targets, truths, strict=True)):
         try:
             item = subject.encode(raw, truncate=truncate)
-            subject.aim(aims)
-            if truth is not None and not subject.generates:  # what is generated adds rows and features
+            aims = [_with_its_state(subject, aim) for aim in aims]
+            if truth is not None and not subject.generates:  # generated tokens add rows and features
                 marks(item, truth, (len(item.features),))
         except (ValueError, TypeError, OSError, LookupError) as error:
             kind = type(error) if type(error) in (TypeError, FileNotFoundError) else ValueError
@@ -162,6 +165,12 @@ def encode_examples(
             items[number] = item
     assert first is not None
     return tuple(examples), Encoded(first, items, cut)
+
+
+def _with_its_state(subject: Subject, target: Any) -> Any:
+    """A target as it was given; one inside the model with all that it reads, so that a vector's file is read once."""
+    known = resolve(target, subject)
+    return known if isinstance(known, Target) and known.of_state else target
 
 
 def fitted_metrics(subject: Subject, first: Input, metrics: Sequence[str]) -> list[Measure]:
@@ -180,22 +189,31 @@ def hidden_by_each(subject: Subject, first: Input, metrics: Sequence[str]) -> tu
 
 
 def weights_digest(subject: Subject) -> str:
-    """Tells models apart by a few entries of every parameter."""
+    """A digest of a few entries of every parameter, which tells models apart."""
     return digest_of(weights_sample(subject))
 
 
 def digest_of(value: Any) -> str:
-    """Tells data apart: texts, numbers, arrays and functions by what they hold, other things by their type."""
+    """A digest that tells data apart: texts, numbers, arrays and functions by content, other values by type."""
     if isinstance(value, Mapping):
         value = [[str(key), digest_of(one)] for key, one in value.items()]
     elif isinstance(value, (list, tuple)):
         value = [digest_of(one) for one in value]
+    elif isinstance(value, Storable):
+        value = digest_of(value.to_dict())
     elif hasattr(value, "__code__"):
-        value = [value.__qualname__, value.__code__.co_code.hex(), value.__code__.co_names]
+        held = [cell.cell_contents for cell in value.__closure__ or ()]  # the variables around a function
+        value = [value.__qualname__, _code(value.__code__), digest_of([held, value.__defaults__, value.__kwdefaults__])]
     elif not isinstance(value, (str, int, float, bool, Path, type(None))):
         pixels = np.asarray(value.detach().cpu().float() if hasattr(value, "detach") else value)
         value = [type(value).__name__, pixels.shape, "" if pixels.dtype == object else pixels.tobytes().hex()]
     return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _code(code: CodeType) -> list[Any]:
+    """What a function does, without where it was written."""
+    constants = [_code(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
+    return [code.co_code.hex(), code.co_names, constants]
 
 
 # ---- running a chunk -------------------------------------------------------------------------------------------------
@@ -224,14 +242,14 @@ def run_chunk(
         for by_method, (example, target) in zip(attributions, questions, strict=True)
     ]
     shape = (len(chunk), len(examples[0].targets))
-    result = _measured(metrics, plan.metrics, [list(own) for own in zip(*cases, strict=True)], shape)
+    result = _measured(metrics, plan.metrics, [list(of_method) for of_method in zip(*cases, strict=True)], shape)
     if not plan.keep:
         return result
     chosen = _chosen(result.values, plan)
     numbers = chosen.ravel()
     kept = [by_method[number] for by_method, number in zip(attributions, numbers, strict=True)]
-    own = [by_method[number] for by_method, number in zip(cases, numbers, strict=True)]
-    judged = _measured(metrics, plan.judges, [own], shape).values[0] if plan.judges else None
+    kept_cases = [by_method[number] for by_method, number in zip(cases, numbers, strict=True)]
+    judged = _measured(metrics, plan.judges, [kept_cases], shape).values[0] if plan.judges else None
     return replace(result, chosen=chosen, explanations=tuple(kept), judged=judged)
 
 
@@ -265,16 +283,16 @@ def _measured(
     measures = [registry.resolve("metric", spec) for spec in specs]
     values = np.full((len(cases), len(specs), *shape), np.nan)
     curves = np.full((*values.shape, len(SHARES)), np.nan)
-    flat = [(m, q, case) for m, own in enumerate(cases) for q, rows in enumerate(own) for case in rows]
-    found = metrics.scored(measures, [case for _, _, case in flat])
-    for n, by_case in enumerate(found):
+    flat = [(m, q, case) for m, questions in enumerate(cases) for q, rows in enumerate(questions) for case in rows]
+    by_metric = metrics.scored(measures, [case for _, _, case in flat])
+    for n, by_case in enumerate(by_metric):
         rows: dict[tuple[int, int], list[float | Curve]] = {}
         for (m, q, _), value in zip(flat, by_case, strict=True):
             rows.setdefault((m, q), []).append(value)
-        for (m, q), own in rows.items():
+        for (m, q), question_values in rows.items():
             place = (m, n, *divmod(q, shape[1]))
-            values[place] = means_of(np.array([float(value) for value in own]))
-            drawn = [value.at(SHARES) for value in own if isinstance(value, Curve)]
+            values[place] = means_of(np.array([float(value) for value in question_values]))
+            drawn = [value.at(SHARES) for value in question_values if isinstance(value, Curve)]
             if drawn:
                 curves[place] = np.mean(drawn, 0)
     by_example = means_of(np.moveaxis(curves, 3, -1))  # (method, metric, example, share): the mean over targets
@@ -287,5 +305,5 @@ def _chosen(values: np.ndarray, plan: Plan) -> np.ndarray:
     if plan.keep == "first":
         return np.zeros(values.shape[2:], int)
     better = registry.resolve("metric", plan.metrics[0])[0].better
-    own = values[:, 0] if plan.keep == "label" else means_of(values[:, 0])[..., None]
-    return np.broadcast_to(np.argmax(larger_is_better(own, better), 0), values.shape[2:])
+    compared = values[:, 0] if plan.keep == "label" else means_of(values[:, 0])[..., None]
+    return np.broadcast_to(np.argmax(larger_is_better(compared, better), 0), values.shape[2:])

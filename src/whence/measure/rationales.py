@@ -1,4 +1,4 @@
-"""Truths as people write them down: marks of tokens, words or pixels, phrases and places in a text, mask files."""
+"""Reading truths as people write them: marks of tokens, words or pixels, phrases and spans of a text, mask files."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Span = tuple[int, int]  # the first character, and the one after the last
 def marks(item: Input, truth: Any, shape: tuple[int, ...]) -> np.ndarray:
     """A truth as bools: a mark per score, in their shape, or a mark per pixel of the picture.
 
-    Of a text it may name what decides in it: a phrase or a list of them, pairs of characters (start, end), or a mark
-    per word between spaces; tokens that overlap with it are marked, for every generated token alike. It is said of the
-    first text, or, as {"pair": ...}, of others. Of a picture it may be the file of a mask.
+    For a text, the truth may name the deciding words: a phrase or a list of phrases, pairs of characters (start, end),
+    or a mark per word between spaces; tokens that overlap with these places are marked, for every generated token
+    alike. A truth is about the first text; {"pair": ...} names another. For a picture, it may be the file of a mask.
     """
     given = _mask(truth) if isinstance(truth, Path) else truth
     if not isinstance(given, Mapping):
-        plain = _array(given)
-        if plain.dtype.kind in "biuf" and plain.shape in (shape, *pictures(item)):
-            return plain.astype(bool)
+        array = _array(given)
+        if array.dtype.kind in "biuf" and array.shape in (shape, *pictures(item)):
+            return array.astype(bool)
         given = {next(iter(item.texts), ""): given}
-    elif strange := given.keys() - item.texts.keys():
-        raise ValueError(f"the truth is of {min(strange)!r}, and the input has {', '.join(item.texts) or 'no text'}")
-    found = np.zeros(len(item.features), bool)
+    elif unknown := given.keys() - item.texts.keys():
+        raise ValueError(f"the truth is of {min(unknown)!r}, and the input has {', '.join(item.texts) or 'no text'}")
+    marked = np.zeros(len(item.features), bool)
     for part, named in given.items():
         text = item.texts.get(part, "")
         spans = _places(text, named)
@@ -40,9 +40,9 @@ def marks(item: Input, truth: Any, shape: tuple[int, ...]) -> np.ndarray:
                 f"truth has the shape {_array(named).shape}, and {' or '.join(map(str, dict.fromkeys(fitting)))} was "
                 "expected: one mark per score, per pixel or per word"
             )
-        for number, (own, (start, end)) in enumerate(zip(item.parts, item.offsets, strict=True)):
-            found[number] |= own == part and any(start < after and first < end for first, after in spans)
-    return np.broadcast_to(found, shape)
+        for number, (feature_part, (start, end)) in enumerate(zip(item.parts, item.offsets, strict=True)):
+            marked[number] |= feature_part == part and any(start < after and first < end for first, after in spans)
+    return np.broadcast_to(marked, shape)
 
 
 def pictures(item: Input) -> list[tuple[int, ...]]:
@@ -59,7 +59,7 @@ def _array(truth: Any) -> np.ndarray:
 
 
 def _places(text: str, truth: Any) -> list[Span] | None:
-    """The places in a text that a truth names; None where it names none."""
+    """The places in a text that a truth names; None for a truth of another form."""
     given = _array([truth] if isinstance(truth, str) else truth)
     if given.dtype.kind in "UO" and all(isinstance(one, str) for one in given.flat):
         return [span for phrase in given.flat for span in _occurrences(text, str(phrase))]
@@ -75,7 +75,7 @@ def _places(text: str, truth: Any) -> list[Span] | None:
 
 
 def _occurrences(text: str, phrase: str) -> list[Span]:
-    """Wherever a phrase stands as whole words, or, as in languages without spaces, wherever it stands at all."""
+    """Every place where a phrase stands as whole words; without any, as in languages without spaces, every place."""
     plain = re.escape(phrase.strip())
     for pattern in (rf"(?<!\w){plain}(?!\w)", plain) if plain else ():
         if found := [place.span() for place in re.finditer(pattern, text)]:
@@ -84,8 +84,10 @@ def _occurrences(text: str, phrase: str) -> list[Span]:
 
 
 def _mask(file: Path) -> np.ndarray:
-    """(height, width) bool: pixels of more than half the brightness of the brightest, or of any colour but the first
-    where a picture numbers its colours."""
+    """(height, width) bool: pixels with more than half of the highest brightness.
+
+    In a picture that numbers its colours, pixels of any colour but the first.
+    """
     with Image.open(file) as picture:
         numbered = picture.mode == "P"
         pixels = np.asarray(picture if numbered else picture.convert("L"), float)

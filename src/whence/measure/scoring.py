@@ -1,4 +1,4 @@
-"""One metric of explanations that were made before."""
+"""Scoring: one metric over existing explanations."""
 
 from __future__ import annotations
 

@@ -198,7 +198,9 @@ def reading(subject: Subject, batch: Batch, deciding: dict[str, Tensor], read: R
     for stream, rows in deciding.items():
         span = batch.span(stream)
         chosen = (rows if read == "row" else torch.ones_like(rows)) & batch.mask[:, span]
-        share = chosen.to(dtype) if read == "received_sum" else chosen.to(dtype) / chosen.sum(1, keepdim=True)
+        share = (
+            chosen.to(dtype) if read == "received_sum" else chosen.to(dtype) / chosen.sum(1, keepdim=True).clamp(min=1)
+        )
         state[:, 0, span] = share.to(dtype)
     return state
 
@@ -281,7 +283,7 @@ def _read_map(maps: Tensor, counts: Tensor, record: AttentionRecord, trace: Trac
 def _mean_of_rows(maps: Tensor, rows: Tensor) -> Tensor:
     """The mean of the chosen rows: (batch, query, key), (batch, query) to (batch, key)."""
     chosen = rows.to(maps.dtype)
-    return (chosen[:, :, None] * maps).sum(1) / chosen.sum(1, keepdim=True)
+    return (chosen[:, :, None] * maps).sum(1) / chosen.sum(1, keepdim=True).clamp(min=1)
 
 
 def _sink_details(share: Tensor) -> dict[str, Tensor]:

@@ -130,7 +130,7 @@ def gae(subject: Subject, batch: Batch, target: Aim, *, normalise: bool = True, 
     scores = _zeros(subject, batch)
     for stream, rows in trace.deciding.items():
         chosen = (rows & batch.mask[:, batch.span(stream)]).to(scores.dtype)
-        share = chosen / chosen.sum(1, keepdim=True)
+        share = chosen / chosen.sum(1, keepdim=True).clamp(min=1)
         for (query, key), rest in relevance.items():
             if query == stream:
                 scores[:, batch.span(key)] += (share[:, None] @ rest)[:, 0]

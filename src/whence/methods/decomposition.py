@@ -1,8 +1,8 @@
-"""Decompositions: every state is a sum of vectors, one per token; what they weigh tells who contributed.
+"""Decompositions: every state is a sum of vectors, one per token, whose sizes tell how much each token contributed.
 
-Attention weights and the deviations of norms are held at their true values, under which a layer is linear. The local
-ones take a layer apart and are read at one layer or rolled out over all (without an identity: the residual is inside);
-DecompX carries the parts through the whole model to the logit.
+Attention weights and the deviations of norms are held at their true values, under which a layer is linear. Local
+methods take single layers apart and are read at one layer, or rolled out over all (without an identity, because the
+residual is inside); DecompX carries the parts through the whole model to the logit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from whence.model.targets import Aim
 from whence.propagation.parts import Layers, Sources, Split
 
 TASKS = ("text-classification", "image-classification", "causal-lm", "module")
-_MOST_BYTES = 2**28  # of parts at a time
+_MOST_BYTES = 2**28  # of the parts of examples that are processed together
 
 Reduce = Callable[[Tensor, Tensor], Tensor]  # parts (source and rest, batch, token, width), whole -> (batch, to, from)
 
@@ -52,9 +52,9 @@ def residual_norms(
     def both(parts: Tensor, whole: Tensor) -> Tensor:
         return torch.cat([_lengths(parts, whole), _mixing(parts)[..., None]], -1)
 
-    found = torch.stack(_maps(subject, batch, target, "residual", both), 1)  # (batch, layer, to, from and ratio)
-    scores = _read(subject, batch, target, list(found[..., :-1].unbind(1)), layer, read)
-    ratios = [row[:, mask] for row, mask in zip(found[..., -1], batch.mask, strict=True)]
+    maps = torch.stack(_maps(subject, batch, target, "residual", both), 1)  # (batch, layer, to, from and ratio)
+    scores = _read(subject, batch, target, list(maps[..., :-1].unbind(1)), layer, read)
+    ratios = [row[:, mask] for row, mask in zip(maps[..., -1], batch.mask, strict=True)]
     return Explained(scores, details={"mixing_ratio": ratios})
 
 
@@ -62,7 +62,7 @@ def residual_norms(
 def globenc(subject: Subject, batch: Batch, target: Aim, *, read: Read = "row") -> Tensor:
     """GlobEnc: lengths of what tokens add to a layer's output (both norms, the feed-forward part left out), rolled out.
 
-    The paper's values grow with every layer and only their order counts: here what is read sums to 1.
+    The paper's values grow with every layer and only their order counts: here the scores are scaled to a sum of 1.
     """
     return _rolled(subject, batch, target, _maps(subject, batch, target, "block", _lengths), read)
 
@@ -79,9 +79,9 @@ def alti(
 
     def nearer(parts: Tensor, whole: Tensor) -> Tensor:
         order = 1 if distance == "l1" else 2
-        away = torch.stack([(whole - part).norm(order, dim=-1) for part in parts[:-1]], -1)
-        near = (whole.norm(order, dim=-1)[..., None] - away).clamp(min=0)
-        return near / near.sum(-1, keepdim=True).clamp(min=torch.finfo(near.dtype).tiny)
+        distances = torch.stack([(whole - part).norm(order, dim=-1) for part in parts[:-1]], -1)
+        gains = (whole.norm(order, dim=-1)[..., None] - distances).clamp(min=0)
+        return gains / gains.sum(-1, keepdim=True).clamp(min=torch.finfo(gains.dtype).tiny)
 
     return _rolled(subject, batch, target, _maps(subject, batch, target, "residual", nearer), read)
 
@@ -94,62 +94,64 @@ def decompx(subject: Subject, batch: Batch, target: Aim, *, bias: Split = "absdo
     Biases are divided in proportion to |<x_{i<-k}, b>| ("absdot"), to |x_{i<-k}| ("norm") or equally; "none" leaves
     them out: they are then the residual.
     """
-    _one_stream(subject, batch)
+    _check_one_stream(subject, batch)
     if target.states:
         raise ValueError("decompx divides logits, and the target reads a state inside the model; use lrp or a gradient")
     scores = torch.zeros(batch.mask.shape, dtype=subject.accumulation, device=batch.mask.device)
     subject.values(batch, target)  # fixes a target that was left open
     for rows in _groups(batch, subject, 4):
-        some, aim = batch.chosen(rows), target.chosen(rows)
+        group, aim = batch.chosen(rows), target.chosen(rows)
         rules = Sources(subject.name, bias)
         with torch.no_grad():
-            trace = subject.trace(some, aim, ("state:embeddings",), rules=rules)
+            trace = subject.trace(group, aim, ("state:embeddings",), rules=rules)
         assert rules.logits is not None
         logits = trace.logits.to(scores.dtype).requires_grad_()
         with torch.enable_grad():
-            value = aim(logits, some)
+            value = aim(logits, group)
             slope = torch.autograd.grad(value.sum(), logits)[0]
         straight = (slope * logits.detach()).sum(-1) - value.detach()
         if bool((straight.abs() > 1e-3 * (slope * logits.detach()).abs().sum(-1)).any()):
             raise ValueError("decompx divides logits; explain a logit, a margin or a contrast, not a bent target")
         share = (rules.logits.to(scores.dtype) * slope).sum(-1)[:-1].T  # (batch, source)
-        scores[rows] = share.masked_fill(~some.mask, 0.0)
+        scores[rows] = share.masked_fill(~group.mask, 0.0)
     return scores
 
 
 def _lengths(parts: Tensor, whole: Tensor) -> Tensor:
+    """The length of every source's part: (batch, to, from)."""
     return torch.stack([part.norm(dim=-1) for part in parts[:-1]], -1)
 
 
 def _mixing(parts: Tensor) -> Tensor:
+    """The share of a token's state that comes from other tokens: (batch, token)."""
     own = parts[:-1].diagonal(dim1=0, dim2=2).transpose(1, 2)  # (batch, token, width)
     others = (parts[:-1].sum(0) - own).norm(dim=-1)
     return others / (others + own.norm(dim=-1)).clamp(min=torch.finfo(others.dtype).tiny)
 
 
 def _maps(subject: Subject, batch: Batch, target: Aim, stage: str, reduce: Reduce) -> list[Tensor]:
-    """What a reduction makes of the parts of every layer, first to last; each with the batch as its first axis."""
-    _one_stream(subject, batch)
+    """The reduced parts of every layer, first to last; each with the batch as its first axis."""
+    _check_one_stream(subject, batch)
     subject.values(batch, target)
     depth = subject.structure(batch).depth
     if not depth:
         raise ValueError(f"no layers were found in {subject.name}, so there are none to take apart; use decompx")
     tokens_first = any(site.tokens_first for site in subject.sites(batch, 0).values())
-    found = []
+    by_group = []
     for rows in _groups(batch, subject, 3):
         rules = Layers(subject.name, stage, reduce, tokens_first=tokens_first)
-        some = batch.chosen(rows)
+        group = batch.chosen(rows)
         with torch.no_grad():
-            subject.trace(some, target.chosen(rows), [f"state:{n}" for n in range(depth)], rules=rules)
-        found.append(rules.maps)
-    if any(len(maps) != len(subject.structure(batch).connections) for maps in found):
+            subject.trace(group, target.chosen(rows), [f"state:{n}" for n in range(depth)], rules=rules)
+        by_group.append(rules.maps)
+    if any(len(maps) != len(subject.structure(batch).connections) for maps in by_group):
         raise ValueError(
             f"the attention of {subject.name} could not be followed; use value_zeroing or a gradient method"
         )
-    return [torch.cat(pieces) for pieces in zip(*found, strict=True)]
+    return [torch.cat(pieces) for pieces in zip(*by_group, strict=True)]
 
 
-def _one_stream(subject: Subject, batch: Batch) -> None:
+def _check_one_stream(subject: Subject, batch: Batch) -> None:
     if len(batch.streams) > 1:
         streams = " and ".join(batch.streams)
         raise ValueError(f"{subject.name} has the streams {streams}; decompositions take one: use value_zeroing or gae")
@@ -178,15 +180,15 @@ def _read(
 
 
 def _rolled(subject: Subject, batch: Batch, target: Aim, maps: list[Tensor], read: Read) -> Tensor:
-    """The product of all layers' maps, later on the left, read at the deciding token, to a sum of 1."""
+    """The product of all layers' maps, later layers left, read at the deciding token and scaled to a sum of 1."""
     scores = _folded(subject, batch, subject.trace(batch, target), maps, read)
     return scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
 
 
 def _folded(subject: Subject, batch: Batch, trace: Trace, maps: list[Tensor], read: Read) -> Tensor:
     state = readers(subject, trace, batch, read)
-    for one in reversed(maps):
-        state = state @ one.to(state.dtype)
+    for layer_map in reversed(maps):
+        state = state @ layer_map.to(state.dtype)
         state = (
             state / state.amax((1, 2), keepdim=True).clamp(min=torch.finfo(state.dtype).tiny)
             if len(maps) > 1

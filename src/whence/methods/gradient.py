@@ -25,10 +25,10 @@ Reduce = Literal["l2", "l1", "sum"]
 Baseline = Literal["pad", "mask", "unknown", "zero"] | np.ndarray | Callable[[Tensor], Tensor]
 Streams = dict[str, Tensor]  # stream -> (batch, token, width), or (batch, channel, height, width) of pixels
 
-MAX_ROWS = 64  # points of a path in one pass
+MAX_ROWS = 64  # points of paths that go through the model in one pass
 MAX_STEPS = 1024
-FIRST_PIECES = 4  # of the path of integrated gradients
-SHORTEST = 1 / 4096  # a piece in which the target still jumps is not halved any more
+FIRST_PIECES = 4  # into which integrated gradients cut their path at first
+SHORTEST = 1 / 4096  # pieces of the path that are shorter are not halved: the target jumps there
 
 
 @method(family="gradient", signed=False, needs=("gradient:{at}",), paper="arXiv:1312.6034")
@@ -43,7 +43,7 @@ def gradient(
 ) -> Explained:
     """How fast the target changes with a feature: ||df/dx_i|| over the width of its embedding, or the plain sum.
 
-    `softplus` is the sharpness b with which ReLUs become log(1 + exp(b x)) / b in what is differentiated.
+    With `softplus`, a sharpness b, ReLUs are differentiated as log(1 + exp(b x)) / b.
     """
     trace = traced(subject, batch, target, at, softplus)
     return placed(subject, batch, {stream: reduced(wide(g), reduce) for stream, g in trace.gradients[at].items()})
@@ -74,7 +74,7 @@ def integrated_gradients(
 ) -> Explained:
     """(x - x0) times the mean gradient along the straight path from the baseline x0 to the input x.
 
-    The path is halved where it bends, wherever a piece's scores do not sum to its own change of f, until all sum to
+    A piece of the path is halved where its scores do not sum to its change of f, until all scores sum to
     f(x) - f(x0) within `tolerance` of max(|f(x) - f(x0)|, 0.1). With `steps`, that many gradients are taken instead, at
     places set by `rule` (gausslegendre unless named; 64 steps where only a rule is given). Special tokens are kept in
     the baseline, so they score 0. `baseline` is a token, "zero", an array that is put in place of every state, or a
@@ -89,7 +89,7 @@ def integrated_gradients(
         raise ValueError(f"integrated_gradients: steps must be a positive number (2 for the trapezoid), not {steps}")
     x = subject.trace(batch, target).states[at]
     path = Straight(subject, batch, target, at, baseline_states(subject, batch, at, x, baseline), x, softplus)
-    if steps is None and rule is None and softplus is None:  # a softened gradient adds up to another function's values
+    if steps is None and rule is None and softplus is None:  # softened gradients do not add up to f
         return _halved(path, tolerance)
     places, weights = nodes_of(rule or "gausslegendre", steps or 64)
     rows = np.repeat(np.arange(len(batch)), len(places))
@@ -98,11 +98,11 @@ def integrated_gradients(
 
 
 def _halved(path: Straight, tolerance: float) -> Explained:
-    """Simpson's rule on pieces of the path, halved until it is exact enough; both halves use what is known already."""
-    count, per = len(path.batch), 2 * FIRST_PIECES + 1
-    path.walk(np.repeat(np.arange(count), per), np.tile(np.linspace(0, 1, per), count))
-    first = per * np.arange(count)[:, None, None] + 2 * np.arange(FIRST_PIECES)[:, None] + np.arange(3)
-    pieces = first.reshape(-1, 3)  # each by the numbers of its start, middle and end
+    """Simpson's rule on pieces of the path, which are halved until it is exact enough; no gradient is taken twice."""
+    count, points_each = len(path.batch), 2 * FIRST_PIECES + 1
+    path.walk(np.repeat(np.arange(count), points_each), np.tile(np.linspace(0, 1, points_each), count))
+    first = points_each * np.arange(count)[:, None, None] + 2 * np.arange(FIRST_PIECES)[:, None] + np.arange(3)
+    pieces = first.reshape(-1, 3)  # (piece, 3): numbers of its start, middle and end among the path's points
     start, end = path.f[first[:, 0, 0]], path.f[first[:, -1, 2]]
     limit = tolerance * np.maximum(np.abs(end - start), 0.1)
     while True:
@@ -111,8 +111,8 @@ def _halved(path: Straight, tolerance: float) -> Explained:
         missing = length * (path.slopes[a] + 4 * path.slopes[middle] + path.slopes[b]) / 6 - (path.f[b] - path.f[a])
         total, largest = np.bincount(row, missing, count), np.zeros(count)
         np.maximum.at(largest, row, np.abs(missing))
-        taken = np.bincount(path.rows, minlength=count)
-        unfinished = (np.abs(total) > limit) & (taken < MAX_STEPS)
+        visited = np.bincount(path.rows, minlength=count)
+        unfinished = (np.abs(total) > limit) & (visited < MAX_STEPS)
         split = unfinished[row] & (np.abs(missing) >= np.minimum(limit, largest)[row]) & (length > SHORTEST)
         if not split.any():
             break
@@ -124,15 +124,19 @@ def _halved(path: Straight, tolerance: float) -> Explained:
     weights = np.zeros(len(path.places))
     for place, share in ((a, 1 / 6), (middle, 4 / 6), (b, 1 / 6)):
         np.add.at(weights, place, share * length)
-    found = path.explained(weights, torch.from_numpy(start))
+    explained = path.explained(weights, torch.from_numpy(start))
     if (np.abs(total) <= limit).all():
-        return found
+        return explained
     why = f"the target jumps along the path, or bends more than {MAX_STEPS} steps can follow"
-    return replace(found, notes=(f"the completeness error is still above {tolerance}: {why}",))
+    return replace(explained, notes=(f"the completeness error is still above {tolerance}: {why}",))
 
 
 class Straight:
-    """The straight path from x0 to x, and what was met on it so far: f, and each feature's share of its slope."""
+    """The straight path from x0 to x of every example, with all points visited so far.
+
+    Of each point the example (`rows`), the place on the path (0 to 1), f, the slope of f along the path, and each
+    feature's share of the slope are kept.
+    """
 
     def __init__(
         self, subject: Subject, batch: Batch, target: Aim, at: At, x0: Streams, x: Streams, softplus: float | None
@@ -144,7 +148,7 @@ class Straight:
         self.shares: dict[str, list[Tensor]] = {stream: [] for stream in x}
 
     def walk(self, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Take the gradient of these examples at these places (0 to 1) of the path; their numbers in the lists."""
+        """Visit these places (0 to 1) on the paths of these examples; the numbers of the new points are returned."""
         for start in range(0, len(rows), MAX_ROWS):
             chosen = rows[start : start + MAX_ROWS].tolist()
             alphas = torch.tensor(places[start : start + MAX_ROWS], dtype=self.subject.accumulation)
@@ -166,7 +170,7 @@ class Straight:
         return np.arange(len(self.rows) - len(rows), len(self.rows))
 
     def explained(self, weights: np.ndarray, base: Tensor) -> Explained:
-        """The weighted sum of the shares of each example."""
+        """The scores: each example's sum of shares, weighted by point."""
         summed = {}
         for stream, shares in self.shares.items():
             share = torch.cat(shares)
@@ -181,24 +185,26 @@ class Straight:
         return replace(found, base=base, details=found.details | {"steps": used, "completeness_error": error})
 
 
-def _expected(found: list[Explained]) -> Explained:
+def _expected(results: list[Explained]) -> Explained:
     """The mean over several baselines."""
-    if not found:
+    if not results:
         raise ValueError("integrated_gradients: a list of baselines has at least one")
-    details = {name: torch.stack([f.details[name].to(f.scores) for f in found]).mean(0) for name in found[0].details}
-    notes = tuple(dict.fromkeys(note for f in found for note in f.notes))
-    scores, base = (torch.stack([getattr(f, part) for f in found]).mean(0) for part in ("scores", "base"))
+    details = {
+        name: torch.stack([r.details[name].to(r.scores) for r in results]).mean(0) for name in results[0].details
+    }
+    notes = tuple(dict.fromkeys(note for r in results for note in r.notes))
+    scores, base = (torch.stack([getattr(r, part) for r in results]).mean(0) for part in ("scores", "base"))
     return Explained(scores, base=base, details=details, notes=notes)
 
 
 def traced(subject: Subject, batch: Batch, target: Aim, at: At, softplus: float | None) -> Trace:
-    """The trace with states and gradients at a site."""
+    """A trace with the states at a place and the gradients there."""
     rules = None if softplus is None else Softened(softplus)
     return subject.trace(batch, target, (f"gradient:{at}",), rules=rules)
 
 
 def reduced(g: Tensor, how: Reduce) -> Tensor:
-    """Over the width of the embedding, or the colours."""
+    """Gradients reduced over the width of the embedding, or over the colours."""
     if how == "sum":
         return g.sum(width_axis(g))
     return g.abs().sum(width_axis(g)) if how == "l1" else g.square().sum(width_axis(g)).sqrt()
@@ -253,12 +259,12 @@ def baseline_states(subject: Subject, batch: Batch, at: At, x: Streams, wanted: 
     x0 = {}
     for stream, state in x.items():
         if callable(wanted) or isinstance(wanted, np.ndarray):
-            new = _given(wanted(state.clone()) if callable(wanted) else wanted, state)
+            new = _as_states(wanted(state.clone()) if callable(wanted) else wanted, state)
         elif wanted == "zero" or (state.ndim == 4 and wanted is None):
             new = torch.zeros_like(state)
         elif state.ndim == 4 and len(x) == 1:
             raise ValueError(f"pixels have no {wanted} token; use the baseline 'zero', an array or a function")
-        elif state.ndim == 4:  # a picture beside a text, for which the token is meant
+        elif state.ndim == 4:  # a picture beside a text: the token is meant for the text
             new = torch.zeros_like(state)
         else:
             new = _token_states(subject, batch, at, stream, state, None if wanted is None else str(wanted))
@@ -273,8 +279,8 @@ def baseline_states(subject: Subject, batch: Batch, at: At, x: Streams, wanted: 
     return x0
 
 
-def _given(values: object, state: Tensor) -> Tensor:
-    """A user's baseline as a tensor like the states."""
+def _as_states(values: object, state: Tensor) -> Tensor:
+    """A user's baseline as a tensor of the states' type."""
     try:
         return torch.as_tensor(values, dtype=state.dtype, device=state.device)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -283,9 +289,9 @@ def _given(values: object, state: Tensor) -> Tensor:
 
 def _token_states(subject: Subject, batch: Batch, at: At, stream: str, state: Tensor, name: str | None) -> Tensor:
     """The states of a sequence of baseline tokens: their word embeddings, carried on to `at`."""
-    known = subject.mask_ids
+    mask_ids = subject.mask_ids
     names = [name] if name else ["pad", "unknown", "mask"]
-    token = next((known[n] for n in names if known.get(n) is not None), None)
+    token = next((mask_ids[n] for n in names if mask_ids.get(n) is not None), None)
     if token is None and name:
         raise ValueError(f"the tokenizer of {subject.name} has no {name} token; choose another baseline, as 'zero'")
     words = subject.sites(batch, "word")
@@ -304,7 +310,7 @@ def _token_states(subject: Subject, batch: Batch, at: At, stream: str, state: Te
 
 
 def placed(subject: Subject, batch: Batch, by_stream: Streams) -> Explained:
-    """Scores by stream to features; a map of pixels is kept as well."""
+    """Scores by stream as scores of features; a map of pixels is kept in the details."""
     pixels = next((values for values in by_stream.values() if values.ndim == 3), None)
     return Explained(subject.on_features(batch, by_stream), details={} if pixels is None else {"pixels": pixels})
 

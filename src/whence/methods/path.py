@@ -28,7 +28,7 @@ from whence.model.precision import wide
 from whence.model.subject import Subject
 from whence.model.targets import Aim
 
-Path = Callable[[Tensor, Tensor, float], Tensor]
+Path = Callable[[Tensor, Tensor, float], Tensor]  # (x0, x, share from 0 to 1) -> states
 
 
 @method(family="gradient", needs=("state:{at}",), paper="arXiv:1706.03825")
@@ -60,12 +60,12 @@ def smoothgrad(
         for stream, entries in _entries(subject, batch, target, of, at, point).items():
             total[stream] = total[stream] + entries if stream in total else entries
             squares[stream] = squares[stream] + entries.square() if stream in squares else entries.square()
-    found = {}
+    by_stream = {}
     for stream in total:
         mean, square = total[stream] / samples, squares[stream] / samples
         entries = {"mean": mean, "square": square, "variance": (square - mean.square()).clamp(min=0)}[form]
-        found[stream] = reduced(entries, reduce or ("l2" if of == "gradient" else "sum"))
-    return placed(subject, batch, found)
+        by_stream[stream] = reduced(entries, reduce or ("l2" if of == "gradient" else "sum"))
+    return placed(subject, batch, by_stream)
 
 
 @method(family="gradient", needs=("state:{at}",), paper="arXiv:1703.01365")
@@ -109,26 +109,26 @@ def _generators(batch: Batch, samples: int) -> list[list[np.random.Generator]]:
 
 
 def _noisy(x: Streams, batch: Batch, generators: list[np.random.Generator], share: float) -> Streams:
-    """The states with noise on what is real; padding stays as it is."""
+    """The states with noise on real tokens; padding stays as it is."""
     noisy = {}
     for stream, state in x.items():
         span = batch.span(stream) if stream != "*" else slice(None)
         real = batch.mask[:, span] if state.ndim == 3 else torch.ones(len(state), 1, dtype=torch.bool)
         new = state.clone()
-        for row, (own, generator) in enumerate(zip(state, generators, strict=True)):
-            chosen = own[real[row].to(own.device)] if state.ndim == 3 else own
+        for row, (row_state, generator) in enumerate(zip(state, generators, strict=True)):
+            chosen = row_state[real[row].to(row_state.device)] if state.ndim == 3 else row_state
             drawn = torch.from_numpy(generator.standard_normal(chosen.shape)).to(chosen)
-            shaken = chosen + share * (chosen.max() - chosen.min()) * drawn
+            shifted = chosen + share * (chosen.max() - chosen.min()) * drawn
             if state.ndim == 3:
-                new[row, real[row].to(own.device)] = shaken
+                new[row, real[row].to(row_state.device)] = shifted
             else:
-                new[row] = shaken
+                new[row] = shifted
         noisy[stream] = new
     return noisy
 
 
 def _entries(subject: Subject, batch: Batch, target: Aim, of: str, at: At, x: Streams) -> Streams:
-    """A gradient method at a point, before anything is summed."""
+    """The result of a gradient method at a point, entry by entry of the states."""
     if of == "integrated_gradients":
         x0 = baseline_states(subject, batch, at, x, None)
         return along(subject, batch, target, at, x0, x, *nodes_of("gausslegendre", 16))
@@ -139,9 +139,9 @@ def _entries(subject: Subject, batch: Batch, target: Aim, of: str, at: At, x: St
 def _between(
     subject: Subject, batch: Batch, path: str | Path, at: At, x0: Streams, x: Streams, share: float
 ) -> Streams:
-    """A point of the path."""
+    """The states at a share of the way along the path."""
     if callable(path):
-        return {s: _given(path, x0[s], x[s], share) for s in x}
+        return {s: _user_point(path, x0[s], x[s], share) for s in x}
     straight = {s: torch.lerp(wide(x0[s]), wide(x[s]), share).to(x[s].dtype) for s in x}
     if path == "straight":
         return straight
@@ -150,13 +150,13 @@ def _between(
     return {s: _nearest(subject, batch, s, point, x[s]) for s, point in straight.items()}
 
 
-def _given(path: Path, x0: Tensor, x: Tensor, share: float) -> Tensor:
-    """A point of a user's path as states."""
-    came = path(x0.clone(), x.clone(), share)
+def _user_point(path: Path, x0: Tensor, x: Tensor, share: float) -> Tensor:
+    """A point of a user's path, as a tensor of the states' type and shape."""
+    point = path(x0.clone(), x.clone(), share)
     try:
-        return torch.as_tensor(came).to(x).expand_as(x)
+        return torch.as_tensor(point).to(x).expand_as(x)
     except (TypeError, ValueError, RuntimeError) as error:
-        got = f"shape {tuple(came.shape)}" if hasattr(came, "shape") else type(came).__name__
+        got = f"shape {tuple(point.shape)}" if hasattr(point, "shape") else type(point).__name__
         raise ValueError(f"a path returns states like those it is given, shape {tuple(x.shape)}, not {got}") from error
 
 
@@ -169,18 +169,18 @@ def _nearest(subject: Subject, batch: Batch, stream: str, point: Tensor, x: Tens
         )
     table = wide(words)
     near = [torch.cdist(wide(row), table).min(-1) for row in point]  # one row at a time: the table may be long
-    least, nearest = (torch.stack(found) for found in zip(*near, strict=True))
-    # half way both ends are often equally near: then the input's own word is taken, lest rounding choose
-    own = (wide(point) - wide(x)).norm(dim=-1) <= least * (1 + 1e-4)
-    stays = own | batch.special[:, batch.span(stream)].to(x.device)
+    least, nearest = (torch.stack(parts) for parts in zip(*near, strict=True))
+    # half way, both ends are often equally near; the input's own word is taken, so that rounding does not decide
+    is_input_word = (wide(point) - wide(x)).norm(dim=-1) <= least * (1 + 1e-4)
+    stays = is_input_word | batch.special[:, batch.span(stream)].to(x.device)
     return torch.where(stays[..., None], x, table[nearest].to(x.dtype))
 
 
 def _check_ends(path: Path, x0: Streams, x: Streams) -> None:
     for stream in x:
         for share, end in ((0.0, x0[stream]), (1.0, x[stream])):
-            came = _given(path, x0[stream], x[stream], share)
-            if not torch.allclose(came, end, rtol=1e-3, atol=1e-4):
+            point = _user_point(path, x0[stream], x[stream], share)
+            if not torch.allclose(point, end, rtol=1e-3, atol=1e-4):
                 raise ValueError(
                     f"a path leads from the baseline (0) to the input (1), but at {share:g} it is elsewhere"
                 )

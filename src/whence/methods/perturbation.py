@@ -1,4 +1,4 @@
-"""What changes when features are hidden, one at a time, in windows or at random."""
+"""Scores from how far the target falls when features are hidden: one at a time, in windows or at random."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def lime(
     keeps = [expanded(draw, n) for draw, n in zip(draws, numbers, strict=True)]
     values = engine_of(subject, batch).masked_values(batch, target, keeps, mask)
     scores, bases, fits = [], [], []
-    for draw, number, found in zip(draws, numbers, values, strict=True):
+    for draw, number, variant_values in zip(draws, numbers, values, strict=True):
         weights = np.exp(-((1 - np.sqrt(draw.mean(1))) ** 2) / width**2)  # cos(z, 1) = sqrt(share of ones)
-        surrogate = ridge(alpha=1.0).fit(draw, found, weights)
+        surrogate = ridge(alpha=1.0).fit(draw, variant_values, weights)
         scores.append(shared(surrogate.coef_, number))
         bases.append(float(surrogate.intercept_))
-        fits.append(float(surrogate.score(draw, found, weights)))
+        fits.append(float(surrogate.score(draw, variant_values, weights)))
     details = {"r2": fits, "mask": [ways(subject, item, mask) for item in batch.inputs]}
     return Explained(placed(subject, batch, scores), torch.tensor(bases), details)
 
@@ -108,12 +108,12 @@ def _occluded(
     subject: Subject, batch: Batch, target: Aim, mask: Way, numbers: list[np.ndarray], windows: list[np.ndarray]
 ) -> Explained:
     """Scores from the windows of every example, (window, unit) bool: True is hidden."""
-    # The input itself goes along, so that a feature without effect gets the same rounding, and a score of exactly 0.
+    # The input itself is run too, with the same rounding, so that a feature without effect scores exactly 0.
     keeps = [expanded(~np.pad(hidden, ((1, 0), (0, 0))), n) for hidden, n in zip(windows, numbers, strict=True)]
     values = engine_of(subject, batch).masked_values(batch, target, keeps, mask)
     scores = []
-    for hidden, number, found in zip(windows, numbers, values, strict=True):
-        drops = (found[0] - found[1:]) / hidden.sum(1)
+    for hidden, number, variant_values in zip(windows, numbers, values, strict=True):
+        drops = (variant_values[0] - variant_values[1:]) / hidden.sum(1)
         scores.append(shared(drops @ hidden / hidden.sum(0), number))
     return Explained(placed(subject, batch, scores), details={"mask": [ways(subject, i, mask) for i in batch.inputs]})
 
@@ -124,28 +124,28 @@ def _count(numbers: np.ndarray) -> int:
 
 def _windows(item: Input, numbers: np.ndarray, window: int, stride: int) -> np.ndarray:
     """(window, unit) bool: runs of units, or squares of patches."""
-    found = []
+    windows = []
     streams = np.array(item.streams)
     for stream in dict.fromkeys(item.streams):
-        own = np.unique(numbers[(streams == stream) & (numbers >= 0)])
-        shape = item.grid if item.grid and on_grid(item, stream) else (1, len(own))
+        stream_units = np.unique(numbers[(streams == stream) & (numbers >= 0)])
+        shape = item.grid if item.grid and on_grid(item, stream) else (1, len(stream_units))
         for top in _starts(shape[0], window, stride):
             for left in _starts(shape[1], window, stride):
                 covered = np.zeros(shape, bool)
                 covered[top : top + window, left : left + window] = True
                 hidden = np.zeros(_count(numbers), bool)
-                hidden[own[covered.ravel()]] = True
-                found.append(hidden)
-    return np.array(found, bool).reshape(-1, _count(numbers))
+                hidden[stream_units[covered.ravel()]] = True
+                windows.append(hidden)
+    return np.array(windows, bool).reshape(-1, _count(numbers))
 
 
 def _starts(length: int, window: int, stride: int) -> range:
-    """The first positions of windows that together reach the end; the last may stick out."""
+    """The first positions of windows that together reach the end; the last window may reach beyond it."""
     return range(0, max(length - window, 0) + stride, stride) if length else range(0)
 
 
 def _drawn(count: int, samples: int, generator: np.random.Generator) -> np.ndarray:
-    """(sample, unit) bool: True is kept; the first keeps everything."""
+    """(sample, unit) bool: True is kept; the first sample keeps everything."""
     hidden = generator.integers(1, count + 1, (samples, 1))
     hidden[0] = 0
     return generator.random((samples, count)).argsort(1).argsort(1) >= hidden

@@ -38,14 +38,14 @@ def lrp(
     """LRP for transformers: attention weights (AH) and norms' deviations (LN) are constants, then x_i df/dx_i.
 
     Activations go as act(x)/x; gates of gated layers and the weights that mix experts are constants. Without biases
-    the scores sum to the target; with them, what biases contribute is the residual. `rules` takes both or one of AH and
-    LN; "none" is plain gradient x input. `epsilon` and `gamma` are those of LRP on linear layers and convolutions,
+    the scores sum to the target; the contribution of biases is the residual. `rules` takes both or one of AH and
+    LN; "none" is plain gradient x input. `epsilon` and `gamma` belong to LRP's rule for linear layers and convolutions,
     R_i = sum_j x_i w_ij / (z_j + epsilon) R_j with w + gamma w^+ for w; gamma wants an epsilon beside it, since its
-    sums may come near 0. The same pass tells the relevance inside the model, z dR/dz of any state z. `heads` puts that
-    of every attention head, (layer, head), into `details["heads"]`; where several pairs of streams are connected,
-    into one entry each, as "heads target source". `neurons` names a module or several: that of all it gives, (token,
-    width), is then in `details["neurons NAME"]`; a list of them where the module runs more than once. LRP is reported
-    to be patented in places (see NOTICE).
+    sums may come near 0. The same pass gives the relevance inside the model, z dR/dz of any state z. `heads` puts the
+    relevance of every attention head, (layer, head), into `details["heads"]`; where several pairs of streams are
+    connected, into one entry each, as "heads target source". `neurons` names a module or several: the relevance of the
+    module's output, (token, width), is then in `details["neurons NAME"]`; a list where the module runs more than once.
+    LRP is reported to be patented in places (see NOTICE).
     """
     backward = None
     if rules != "none":
@@ -105,19 +105,19 @@ def transformer_attribution(
             "use gae or lrp"
         )
     start = readers(subject, trace, batch, "row")
-    rest = torch.zeros_like(start)  # rows of the product minus I: what is tiny beside I keeps its digits
+    change = torch.zeros_like(start)  # rows of the product minus I: small entries keep their digits
     for record in reversed(blocks):
         span = batch.span(record.query)
-        maps = (record.gradient * ruled.attention[record.order].gradient).clamp(min=0).mean(1).to(rest.dtype)
+        maps = (record.gradient * ruled.attention[record.order].gradient).clamp(min=0).mean(1).to(change.dtype)
         if normalise:
             total = 1 + maps.sum(-1, keepdim=True)
-            both = (start + rest)[:, :, span] @ (
+            both = (start + change)[:, :, span] @ (
                 (maps + torch.eye(maps.shape[-1], dtype=maps.dtype, device=maps.device)) / total
             )
-            rest[:, :, span] = both - start[:, :, span]
+            change[:, :, span] = both - start[:, :, span]
         else:
-            rest[:, :, span] += (start + rest)[:, :, span] @ maps
-    return finished(rest, batch, trace, "row")
+            change[:, :, span] += (start + change)[:, :, span] @ maps
+    return finished(change, batch, trace, "row")
 
 
 def _relevance(
@@ -133,41 +133,41 @@ def _relevance(
     names = [neurons] if isinstance(neurons, str) else neurons or []
     needs = [f"gradient:{at}", *(f"gradient:module:{name}" for name in names), *(["head_gradient"] if heads else [])]
     trace = subject.trace(batch, target, needs, rules=rules)
-    found = placed(subject, batch, {s: p.sum(width_axis(p)) for s, p in _products(trace, at).items()})
-    inside = _by_head(batch, trace) if heads else {}
-    return replace(
-        found, details=found.details | inside | {f"neurons {n}": _of_module(subject, batch, trace, n) for n in names}
-    )
+    features = placed(subject, batch, {s: p.sum(width_axis(p)) for s, p in _products(trace, at).items()})
+    inside = _head_relevance(batch, trace) if heads else {}
+    inside |= {f"neurons {name}": _module_relevance(subject, batch, trace, name) for name in names}
+    return replace(features, details=features.details | inside)
 
 
 def _products(trace: Trace, at: str | int) -> dict[str, Tensor]:
+    """State x gradient at a place, entry by entry, by stream."""
     return {key: wide(trace.states[at][key]) * wide(gradient) for key, gradient in trace.gradients[at].items()}
 
 
-def _by_head(batch: Batch, trace: Trace) -> dict[str, Any]:
-    """By the streams that attention connects, z dR/dz of each head's z = A V, summed over queries and width."""
-    found: dict[str, list[Tensor]] = {}
+def _head_relevance(batch: Batch, trace: Trace) -> dict[str, Any]:
+    """Relevance of attention heads, by pair of streams: z dR/dz of z = A V, summed over queries and width."""
+    by_streams: dict[str, list[Tensor]] = {}
     for record in trace.attention:
         products = torch.cat([wide(z) * wide(gradient) for z, gradient in record.mixed], 1).sum(-1)
         if record.query:
             real = batch.mask[:, batch.span(record.query)]
             products = products.masked_fill(~real[:, None], 0.0)
-        layer = products.sum(-1).unflatten(0, (len(batch), -1)).sum(1)  # (batch, head); windows of an example together
-        found.setdefault(f"heads {record.query} {record.key}", []).append(layer)
-    if len(found) == 1:
-        found = {"heads": next(iter(found.values()))}
-    return {name: _stacked(layers) for name, layers in found.items()}
+        layer = products.sum(-1).unflatten(0, (len(batch), -1)).sum(1)  # (batch, head): summed over windows
+        by_streams.setdefault(f"heads {record.query} {record.key}", []).append(layer)
+    if len(by_streams) == 1:
+        by_streams = {"heads": next(iter(by_streams.values()))}
+    return {name: _stacked(layers) for name, layers in by_streams.items()}
 
 
 def _stacked(layers: list[Tensor]) -> Any:
-    """(batch, layer, head); where layers differ in their number of heads, a list of them for every example."""
+    """(batch, layer, head); where layers differ in their number of heads, a list of layers for every example."""
     if len({layer.shape[1] for layer in layers}) == 1:
         return torch.stack(layers, 1)
     return list(map(list, zip(*(layer.cpu().numpy() for layer in layers), strict=True)))
 
 
-def _of_module(subject: Subject, batch: Batch, trace: Trace, name: str) -> list[Any]:
-    """By example, the relevance of all that a module gives, padding cut; of several calls a list."""
+def _module_relevance(subject: Subject, batch: Batch, trace: Trace, name: str) -> list[Any]:
+    """By example, the relevance of a module's output without padding; a list of outputs where the module runs often."""
     at = f"module:{name}"
     products, sites = _products(trace, at), subject.sites(batch, at)
     calls = []

@@ -39,12 +39,12 @@ def shap(
     """A feature's fair share of f(x) - f(everything hidden), by the shap package.
 
     "partition": Owen values on a tree of neighbouring pieces (shap's rules for text) or halved patch grids;
-    `fixed_context` looks at a group only with all others hidden (0) or shown (1), which is faster. What is not split
-    within `max_evals` is shared equally. "permutation": Shapley values sampled by walking through random orders there
-    and back; exact for interactions of two. "exact": Shapley values from all coalitions of up to 14 players. The base
-    is f with everything hidden. `mask` and `unit` as in leave_one_out; `details` keep shap's values of inner nodes and
-    its tree (`hierarchical_values`, `clustering`, over the players that `players` numbers), and how many `evaluations`
-    there were.
+    `fixed_context` looks at a group only with all others hidden (0) or shown (1), which is faster. A group that is not
+    split within `max_evals` shares its value equally. "permutation": Shapley values sampled by walking through random
+    orders there and back; exact for interactions of two. "exact": Shapley values from all coalitions of up to 14
+    players. The base is f with everything hidden. `mask` and `unit` as in leave_one_out; `details` keep shap's values
+    of inner nodes and its tree (`hierarchical_values`, `clustering`, over the players that `players` numbers), and how
+    many `evaluations` there were.
     """
     package = shap_package()
     subject.values(batch, target)  # fixes a target left open
@@ -59,16 +59,16 @@ def shap(
         _check(algorithm, count, max_evals)
         game, coalitions = _game(engine, item, target, row, numbers, mask)
         base, full = game(np.stack([np.zeros(count, bool), np.ones(count, bool)]))
-        found: dict[str, Any] = {"values": np.full(count, full - base)}
+        result: dict[str, Any] = {"values": np.full(count, full - base)}
         if count > 1:  # shap cannot build a tree of one player
             tree = _tree(package, item, numbers) if algorithm == "partition" else None
             options = {"max_evals": max_evals, "fixed_context": fixed_context}
-            found = _explained(package, algorithm, game, _Coalitions(count, tree), batch.seed % 2**32, options)
-        scores.append(shared(found["values"], numbers))
+            result = _explained(package, algorithm, game, _Coalitions(count, tree), batch.seed % 2**32, options)
+        scores.append(shared(result["values"], numbers))
         bases.append(base)
-        found |= {"players": numbers, "evaluations": len(coalitions)}
-        for name, kept in details.items():
-            kept.append(found.get(name))
+        result |= {"players": numbers, "evaluations": len(coalitions)}
+        for name, values in details.items():
+            values.append(result.get(name))
     details["mask"] = [ways(subject, item, mask) for item in batch.inputs]
     return Explained(placed(subject, batch, scores), torch.tensor(bases, dtype=torch.float64), details)
 
@@ -117,14 +117,14 @@ class _Coalitions:
 def _explained(
     package: Any, algorithm: str, game: Game, masker: _Coalitions, seed: int, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """What shap finds for one example."""
+    """Shap's result for one example."""
     explainers, players = package.explainers, np.ones(masker.shape)
     np.random.seed(seed)  # shap draws from the global state, which `lent` puts back
     if algorithm == "partition":
-        found = explainers.PartitionExplainer(game, masker)(players, silent=True, **options)
+        result = explainers.PartitionExplainer(game, masker)(players, silent=True, **options)
         return {
-            "values": found.values[0],
-            "hierarchical_values": found.hierarchical_values[0],
+            "values": result.values[0],
+            "hierarchical_values": result.hierarchical_values[0],
             "clustering": masker.clustering,
         }
     if algorithm == "permutation":
@@ -149,7 +149,8 @@ def _tree(package: Any, item: Input, numbers: np.ndarray) -> np.ndarray:
             pair = nodes[left], nodes[right]
             if min(pair) >= 0:
                 rows.append(pair)
-            nodes.append(total + len(rows) - 1 if min(pair) >= 0 else max(pair))  # what stays is no player: -1
+            # a special token is no player and has the node -1
+            nodes.append(total + len(rows) - 1 if min(pair) >= 0 else max(pair))
         roots += [node for node in nodes[-1:] if node >= 0]
     while len(roots) > 1:
         rows.append((roots.pop(0), roots.pop(0)))
@@ -161,21 +162,21 @@ def _tree(package: Any, item: Input, numbers: np.ndarray) -> np.ndarray:
 
 
 def _starts(numbers: np.ndarray, i: int) -> bool:
-    """The feature is the first of a player, or special."""
+    """Whether a feature is the first of a player, or special."""
     return i == 0 or numbers[i] < 0 or numbers[i] != numbers[i - 1]
 
 
 def _neighbours(package: Any, item: Input, numbers: np.ndarray, starts: list[int]) -> list[tuple[int, int]]:
     """The pairs that shap's rules for text join one after the other; special tokens have a place in them, but no text.
 
-    "##" marks what goes on with a word, which the rules join first.
+    "##" marks a piece that continues a word; the rules join such pieces first.
     """
     names = []
     for i in starts:
-        own = [i] if numbers[i] < 0 else np.flatnonzero(numbers == numbers[i])
-        text = "" if item.special[i] else "".join(item.features[k] for k in own).strip()
-        goes_on = i > 0 and item.words[i] >= 0 and item.words[i] == item.words[i - 1] and text[:1].isalpha()
-        names.append(f"##{text}" if goes_on else text)
+        features = [i] if numbers[i] < 0 else np.flatnonzero(numbers == numbers[i])
+        text = "" if item.special[i] else "".join(item.features[k] for k in features).strip()
+        continues = i > 0 and item.words[i] >= 0 and item.words[i] == item.words[i - 1] and text[:1].isalpha()
+        names.append(f"##{text}" if continues else text)
     rules = importlib.import_module(f"{package.__name__}.maskers._text")
     return [(int(left), int(right)) for left, right in rules.partition_tree(names, [])[:, :2]]
 

@@ -15,7 +15,7 @@ from whence.model.subject import Subject
 from whence.model.tap import AttentionRecord, Edit
 from whence.model.targets import Aim
 
-MAX_TOKENS = 2048  # of all copies of a batch that go through a layer at once
+MAX_TOKENS = 2048  # of the copies of a batch that go through a layer together
 
 
 @method(family="attention", signed=False, needs=("attention", "values", "deciding"), paper="arXiv:2301.12971")
@@ -54,21 +54,21 @@ def zeroed(subject: Subject, batch: Batch, layer: Layer) -> Tensor:
     raw = torch.zeros(size, features, features, dtype=subject.accumulation, device=batch.mask.device)
     for number, record in enumerate(layer.records):
         query, key = batch.span(record.query), batch.span(record.key)
-        real, felt = batch.mask[:, key], _felt(layer.records[number:])
-        for some in real.any(0).nonzero()[:, 0].split(max(1, MAX_TOKENS // batch.mask.numel())):
-            gone = F.one_hot(some, real.shape[1]).bool().repeat_interleave(size, 0)[:, None, :, None]
-            states = layer.run(len(some), size, _without(layer, number, gone))[record.query]
-            distances = _distance(states.unflatten(0, (len(some), size)), plain[record.query], raw.dtype)
-            raw[:, query, key][..., some] += distances.movedim(0, -1) * felt[..., some]
+        real, reached = batch.mask[:, key], _reached(layer.records[number:])
+        for keys in real.any(0).nonzero()[:, 0].split(max(1, MAX_TOKENS // batch.mask.numel())):
+            gone = F.one_hot(keys, real.shape[1]).bool().repeat_interleave(size, 0)[:, None, :, None]
+            states = layer.run(len(keys), size, _zeroing(layer, number, gone))[record.query]
+            distances = _distance(states.unflatten(0, (len(keys), size)), plain[record.query], raw.dtype)
+            raw[:, query, key][..., keys] += distances.movedim(0, -1) * reached[..., keys]
         raw[:, query, key] *= real[:, None]
     return raw
 
 
 def shares(raw: Tensor) -> Tensor:
-    """Rows divided by their sums; a row of zeros keeps its weight in place."""
+    """Rows divided by their sums; a row of zeros becomes a row of the identity."""
     total = raw.sum(-1, keepdim=True)
-    still = torch.eye(raw.shape[-1], dtype=raw.dtype, device=raw.device)
-    return torch.where(total > 0, raw / torch.where(total > 0, total, 1.0), still)
+    identity = torch.eye(raw.shape[-1], dtype=raw.dtype, device=raw.device)
+    return torch.where(total > 0, raw / torch.where(total > 0, total, 1.0), identity)
 
 
 def _mean(subject: Subject, batch: Batch, trace: Trace, layers: list[Layer], numbers: int | list[int]) -> Tensor:
@@ -79,17 +79,17 @@ def _mean(subject: Subject, batch: Batch, trace: Trace, layers: list[Layer], num
     size, features = batch.mask.shape
     mean = torch.zeros(size, features, features, dtype=subject.accumulation, device=batch.mask.device)
     for stream in trace.deciding:
-        own = [layer for layer in layers if any(record.query == stream for record in layer.records)]
+        moved = [layer for layer in layers if any(record.query == stream for record in layer.records)]
         span = batch.span(stream)
         for number in chosen:
-            if not -len(own) <= number < len(own):
-                raise ValueError(f"layer {number} is out of range: {subject.name} has {len(own)} layers here, from 0")
-            mean[:, span] += shares(zeroed(subject, batch, own[number]))[:, span] / len(chosen)
+            if not -len(moved) <= number < len(moved):
+                raise ValueError(f"layer {number} is out of range: {subject.name} has {len(moved)} layers here, from 0")
+            mean[:, span] += shares(zeroed(subject, batch, moved[number]))[:, span] / len(chosen)
     return mean
 
 
-def _without(layer: Layer, number: int, gone: Tensor) -> Edit:
-    """Weights as they were recorded; in one of the attentions, values without what is gone."""
+def _zeroing(layer: Layer, number: int, gone: Tensor) -> Edit:
+    """An edit that uses the recorded weights and, in one of the layer's attentions, zeroes the values at `gone`."""
 
     def edit(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         part = layer.records[record.order].parts[len(record.parts)]
@@ -100,22 +100,22 @@ def _without(layer: Layer, number: int, gone: Tensor) -> Edit:
 
 
 def _distance(changed: Tensor, plain: Tensor, dtype: torch.dtype) -> Tensor:
-    """1 - cos, (copy, batch, token), as half the squared distance of unit vectors: so small ones keep their digits."""
+    """1 - cos, (copy, batch, token), as half the squared distance of unit vectors: small ones keep their digits."""
     return (F.normalize(changed.to(dtype), dim=-1) - F.normalize(plain.to(dtype), dim=-1)).square().sum(-1) / 2
 
 
-def _felt(records: list[AttentionRecord]) -> Tensor:
-    """Where values of the first attention reach in the layer, (batch, query, key): a change elsewhere is rounding."""
+def _reached(records: list[AttentionRecord]) -> Tensor:
+    """Which queries the first attention's values reach, (batch, query, key) bool; other changes are rounding."""
     first, *later = records
-    felt = ((first.weights != 0) & (first.values != 0).any(-1)[:, :, None]).any(1)
+    reached = ((first.weights != 0) & (first.values != 0).any(-1)[:, :, None]).any(1)
     for record in later:
         if record.query == record.key == first.query:
-            felt = felt | ((record.weights != 0).any(1).float() @ felt.float() > 0)
-    return felt
+            reached = reached | ((record.weights != 0).any(1).float() @ reached.float() > 0)
+    return reached
 
 
 def _check_residual(subject: Subject, batch: Batch, layer: Layer) -> None:
-    """Without attention a layer still tells its tokens apart; a module that does not is less than a layer."""
+    """Raise for a module without the residual inside: with all values zero, its tokens all have the same state."""
     bare = layer.run(1, len(batch), lambda record, weights, values: (weights, torch.zeros_like(values)))
     for record in layer.records:
         if _alike(bare[record.query]) and not _alike(layer.entering(record.query)):

@@ -1,4 +1,4 @@
-"""Batches: inputs of similar length, padded and masked. All padding and bucketing is here."""
+"""Batches of inputs: grouping inputs of similar length, padding them, and marking which tokens are real."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whence.core.geometry import patch_of_pixels
 from whence.core.inputs import Input
 from whence.model.precision import wide
 
-MAX_TOKENS = 8192  # of a batch, when the caller does not choose its size
+MAX_TOKENS = 8192  # in a batch whose size the caller does not choose; the same holds for MAX_EXAMPLES
 MAX_EXAMPLES = 32
 _COLUMNS = ("special", "words", "offsets")  # arrays of an Input with one row per feature
 
@@ -25,13 +25,13 @@ class Batch:
     """Inputs padded to one length per stream. Features of a batch are its streams side by side, padding included."""
 
     inputs: list[Input]
-    tensors: dict[str, Tensor]  # what the model is fed
+    tensors: dict[str, Tensor]  # the model's arguments, by name
     streams: dict[str, Tensor]  # name -> (batch, length) bool: True where a token is real
     seed: int = 0
     needs: frozenset[str] = frozenset()  # what the methods that share this batch need recorded
-    trace: Any = field(default=None, repr=False)  # the last trace, for the next method that needs the same
-    known: Any = field(default=None, repr=False)  # targets and their values on these very inputs, once computed
-    masked_runs: Any = field(default=None, repr=False)  # the engine for masked inputs that callers share; None: no such
+    trace: Any = field(default=None, repr=False)  # the last trace, for a method that needs nothing beyond it
+    known: Any = field(default=None, repr=False)  # (aim, f of every example), once computed on these inputs
+    masked_runs: Any = field(default=None, repr=False)  # the engine for masked inputs that callers share, if any
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -57,7 +57,7 @@ class Batch:
 
     def last_tokens(self, stream: str) -> Tensor:
         """The position of the last real token of a stream: (batch,)."""
-        mask = self.streams[stream]
+        mask = self.mask if stream == "*" else self.streams[stream]
         return mask.shape[1] - 1 - mask.flip(1).to(torch.int).argmax(1)
 
     def span(self, stream: str) -> slice:
@@ -72,11 +72,11 @@ class Batch:
         raise KeyError(stream)
 
     def generators(self) -> list[np.random.Generator]:
-        """One random generator per example; it depends on the seed and the example, not on its place in the batch."""
+        """One random generator per example: seed and example determine it, the place in the batch does not."""
         return [np.random.default_rng([self.seed, _digest(item)]) for item in self.inputs]
 
     def chosen(self, rows: Sequence[int]) -> Batch:
-        """These examples; a number that comes twice gives the example twice."""
+        """The batch of these examples alone; a number that comes twice gives the example twice."""
         index = torch.tensor(list(rows), dtype=torch.long)
         return replace(
             self,
@@ -96,7 +96,7 @@ class Batch:
 
 
 def stream_of(name: str, streams: Sequence[str]) -> str:
-    """The stream a model argument belongs to, by its name; the first one when the name does not tell."""
+    """The stream that a model argument belongs to, by the argument's name; the first stream for any other name."""
     if name.startswith("decoder_") and "target" in streams:
         return "target"
     if name.startswith(("pixel", "visual", "image")) and "image" in streams:
@@ -105,10 +105,10 @@ def stream_of(name: str, streams: Sequence[str]) -> str:
 
 
 def ids_of(tensors: dict[str, Any], streams: Sequence[str], stream: str) -> str | None:
-    """The name of the argument that holds a stream's token ids; None when it has none."""
-    own = [name for name in tensors if stream_of(name, streams) == stream]
-    named = [n for n in own if n.endswith("ids") and "type" not in n and "position" not in n]
-    return next(iter(named or [n for n in own if n == "input" and not tensors[n].is_floating_point()]), None)
+    """The name of the argument that holds a stream's token ids; None for a stream without token ids."""
+    arguments = [name for name in tensors if stream_of(name, streams) == stream]
+    named = [n for n in arguments if n.endswith("ids") and "type" not in n and "position" not in n]
+    return next(iter(named or [n for n in arguments if n == "input" and not tensors[n].is_floating_point()]), None)
 
 
 def collate(
@@ -192,12 +192,12 @@ def shown(item: Input) -> str:
 
 
 def kind_of(item: Input) -> tuple[str, ...]:
-    """What inputs have in common that a model treats alike: their streams and arguments."""
+    """The streams and arguments of an input; a model treats inputs that have the same ones alike."""
     return (*stream_names(item), "|", *sorted(item.tensors))
 
 
 def distinct(item: Input) -> Input:
-    """The input, grown until every stream that can has two tokens and no two streams have the same length."""
+    """The input, grown until every stream of tokens has two or more, and no two streams have the same length."""
     names = stream_names(item)
     for name in names:
         if item.streams.count(name) == 1:
@@ -211,11 +211,11 @@ def distinct(item: Input) -> Input:
 
 
 def grown(item: Input, stream: str) -> Input | None:
-    """The input with the last token of a stream repeated; None when the stream is not one of tokens."""
+    """The input with the last token of a stream repeated; None when the stream has no tokens."""
     names = stream_names(item)
     length = item.streams.count(stream)
-    own = [k for k, a in item.tensors.items() if stream_of(k, names) == stream and is_sequence(k, a, length)]
-    if not own or any(key.startswith(("visual", "image")) for key in own):
+    sequences = [k for k, a in item.tensors.items() if stream_of(k, names) == stream and is_sequence(k, a, length)]
+    if not sequences or any(key.startswith(("visual", "image")) for key in sequences):
         return None
     end = max(i for i, name in enumerate(item.streams) if name == stream) + 1
     columns: dict[str, Any] = {
@@ -224,12 +224,12 @@ def grown(item: Input, stream: str) -> Input | None:
         "parts": (*item.parts[:end], item.parts[end - 1], *item.parts[end:]),
     }
     columns |= {f: np.insert(getattr(item, f), end, getattr(item, f)[end - 1], 0) for f in _COLUMNS}
-    tensors = {k: np.concatenate([a, a[-1:]]) if k in own else a for k, a in item.tensors.items()}
+    tensors = {k: np.concatenate([a, a[-1:]]) if k in sequences else a for k, a in item.tensors.items()}
     return replace(item, tensors=tensors, **columns)
 
 
 def cut(item: Input, feature: int, streams: tuple[str, ...], tensors: dict[str, np.ndarray]) -> Input:
-    """The input up to a feature."""
+    """The input up to a feature, with these streams and tensors."""
     kept = {f: getattr(item, f)[:feature] for f in ("features", "parts", *_COLUMNS)}
     return replace(item, **kept, streams=streams, tensors=tensors, generated=())
 
@@ -239,19 +239,21 @@ def _lengths(item: Input) -> dict[str, int]:
 
 
 def is_sequence(name: str, array: np.ndarray, length: int) -> bool:
-    """An argument with one entry per token of its stream."""
+    """Whether an argument has one entry per token of its stream."""
     return array.ndim >= 1 and len(array) == length and not name.startswith("pixel")
 
 
 def _place(length: int, longest: int, side: str) -> slice:
+    """Where the real tokens stand in a row that is padded on this side."""
     return slice(longest - length, longest) if side == "left" else slice(0, length)
 
 
 def _digest(item: Input) -> int:
-    digest = 0
+    """A checksum of the input's tensors."""
+    checksum = 0
     for name, array in sorted(item.tensors.items()):
-        digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), zlib.crc32(name.encode(), digest))
-    return digest
+        checksum = zlib.crc32(np.ascontiguousarray(array).tobytes(), zlib.crc32(name.encode(), checksum))
+    return checksum
 
 
 def on_features(batch: Batch, by_stream: Mapping[str, Tensor]) -> Tensor:

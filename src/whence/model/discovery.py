@@ -1,4 +1,4 @@
-"""What running a model told about it, for inputs of one kind: found out when first asked for, and kept.
+"""Facts about a model on inputs of one kind; each is found out by running the model when first asked for, and kept.
 
 Nothing here is a table of architectures: every fact comes from a pass over one example.
 """
@@ -42,12 +42,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Structure:
-    """What one probing pass found."""
+    """The structure of a model, as one probing pass found it."""
 
     roots: dict[str, Site]  # word embeddings, pixels or region features: where each stream enters
     blocks: dict[str, list[Site]]  # the state that enters each block, by stream
     calls: dict[str, list[Site]]  # the same states as arguments of the module calls that are the blocks
-    deciding: dict[str, int]  # the streams that the output reads, and the number of the attention it reads them after
+    deciding: dict[str, int]  # stream that the output reads -> number of its last attention before that
     connections: tuple[tuple[str, str], ...]  # query and key stream of each attention, in order; "" for windows
 
     @property
@@ -69,13 +69,13 @@ class Discovery:
         embedding: str | None,
     ) -> None:
         self.name = name  # of the subject, for errors
-        self.padding_side: str | None = None  # on which padding changes no logits; None while only equal lengths fit
+        self.padding_side: str | None = None  # where padding changes no logits; None: only equal lengths go together
         self.padding_tried = False
         self._forward, self._item, self._batch_of, self._embedding = forward, item, batch_of, embedding
         self._known: dict[Any, Any] = {}
 
     def remember(self, fact: Any, find_out: Callable[[], T]) -> T:
-        """A further fact, found out when first asked for."""
+        """A fact that a caller names and knows how to find out; kept like the others."""
         if fact not in self._known:
             self._known[fact] = find_out()
         return self._known[fact]
@@ -87,7 +87,7 @@ class Discovery:
 
     @cached_property
     def structure(self) -> Structure:
-        """Where streams enter, the blocks, the streams that attention connects, what the output reads."""
+        """Where streams enter, the blocks, the streams that attention connects, the streams that the output reads."""
         batch = self.probe_batch
         with lent(self._forward.model), attention_path(self._forward.model, "eager"):
             seen = self._probed(batch)
@@ -114,11 +114,12 @@ class Discovery:
     def enters_whole(self) -> bool:
         """Whether the output depends on the inputs only through the states that enter the first blocks.
 
-        A state that no module made may be used beside its block, as by a residual; then it is not all that enters.
+        A state that no module returned may be used outside its block too, as by a residual: replacing the block's
+        argument then misses that use.
         """
-        found = self.structure
-        roots = set(found.roots.values())
-        cut_off = {blocks[0] for blocks in found.blocks.values()} - roots
+        structure = self.structure
+        roots = set(structure.roots.values())
+        cut_off = {blocks[0] for blocks in structure.blocks.values()} - roots
         changes = dict.fromkeys(roots, as_leaf) | dict.fromkeys(cut_off, Tensor.detach)
         with lent(self._forward.model), torch.enable_grad():
             logits, seen = self._forward.run(self.probe_batch, roots, changes)
@@ -128,27 +129,27 @@ class Discovery:
         return all(grad is None or not grad.any() for grad in grads)
 
     def sites(self, at: At) -> dict[str, Site]:
-        """The sites of `at`, by stream; those of a module's outputs by the number of the call."""
+        """The sites of a place, by stream; the sites of a module's outputs by the number of the call."""
         if isinstance(at, str) and at.startswith("module:"):
             name = at.removeprefix("module:")
             return self.remember(at, lambda: self._module_outputs(name))
         if isinstance(at, str) and at.startswith("mlp:"):
             return self.remember(at, lambda: self._hidden_neurons(int(at.removeprefix("mlp:"))))
-        found = self.structure
+        structure = self.structure
         if at == "word":
-            return found.roots
+            return structure.roots
         if at == "pixels":
-            image = found.roots.get("image")
+            image = structure.roots.get("image")
             if image is None or image.where != "tensor":
                 raise ValueError(f"at='pixels' needs a picture, and {self.name} takes none here; use at='word'")
             return {"image": image}
-        if at == "embeddings" and (not found.blocks or not self.enters_whole):
-            return found.roots
+        if at == "embeddings" and (not structure.blocks or not self.enters_whole):
+            return structure.roots
         number = 0 if at == "embeddings" else at
         if not isinstance(number, int) or isinstance(number, bool):
             raise ValueError(f"at takes 'embeddings', 'word', 'pixels' or the number of a block, not {at!r}")
         self._check_block(number)
-        return {s: blocks[number] for s, blocks in found.blocks.items() if -len(blocks) <= number < len(blocks)}
+        return {s: blocks[number] for s, blocks in structure.blocks.items() if -len(blocks) <= number < len(blocks)}
 
     def deciding_tokens(self, batch: Batch, stream: str) -> Tensor | None:
         """The tokens of a stream that the output reads, (batch, token) bool; None where they follow no simple rule."""
@@ -162,11 +163,11 @@ class Discovery:
 
     @cached_property
     def _reading_rules(self) -> dict[str, str]:
-        """Of each stream that the output reads: whether it reads the first token, the last one or all of them."""
-        found, batch = self.structure, self.probe_batch
+        """stream -> the tokens that the output reads: "first", "last" or "all"; without streams read in another way."""
+        structure, batch = self.structure, self.probe_batch
         with lent(self._forward.model), attention_path(self._forward.model, "eager"):
             seen = self._probed(batch)
-            read = deciding_rows(seen.records, self._forward.decision(seen.outputs, batch), found)
+            read = deciding_rows(seen.records, self._forward.decision(seen.outputs, batch), structure)
         rules: dict[str, str] = {}
         for stream, rows in read.items():
             marks = rows[0].tolist()
@@ -178,21 +179,22 @@ class Discovery:
         return rules
 
     def _probed(self, batch: Batch) -> Probe:
+        """One probing pass over a batch."""
         return probe(self._forward.model, len(batch), lambda: self._forward.outputs(batch.tensors))
 
-    def _several(self) -> Batch:
-        """As many copies of the example as no stream has tokens: so axes of examples and of tokens are told apart."""
+    def _copies(self) -> Batch:
+        """Copies of the example; no stream is as long as their number, so axes of examples and tokens differ."""
         item = distinct(self._item)
         count = next(n for n in (2, 3, 4, 5) if n not in self._batch_of([item]).lengths.values())
         return self._batch_of([item] * count)
 
     def _module_outputs(self, name: str) -> dict[str, Site]:
-        """What each call of a module gives, by the number of the call."""
+        """The sites of a module's outputs, by the number of the call."""
         names = [known for known, _ in self._forward.model.named_modules() if known]
         if name not in names:
             near = " or ".join(map(repr, difflib.get_close_matches(name, names, n=3, cutoff=0.0)))
             raise ValueError(f"{self.name} has no module {name!r}; did you mean {near}?")
-        batch = self._several()
+        batch = self._copies()
         with lent(self._forward.model), attention_path(self._forward.model, "eager"):
             calls = [call for call in self._probed(batch).calls if call.name == name]
         if not calls:
@@ -200,22 +202,24 @@ class Discovery:
         return {str(call.number): output_site(call, batch) for call in calls}
 
     def _hidden_neurons(self, block: int) -> dict[str, Site]:
-        """What enters the layer that narrows a block's widest states again: the neurons of its feed-forward part."""
+        """The neurons of a block's feed-forward part: the input of the layer that narrows the widest states again."""
         self._check_block(block)
         found: dict[str, Site] = {}
         with lent(self._forward.model), attention_path(self._forward.model, "eager"):
             seen = self._probed(self.probe_batch)
-        attention = tuple(f"{record.module}." for record in seen.records)  # output projections may narrow, too
         for stream, sites in self.structure.calls.items():
             if -len(sites) <= block < len(sites):
-                inside = [call for call in seen.calls if call.name.startswith(f"{sites[block].module}.")]
+                own = next(c for c in seen.calls if (c.name, c.number) == (sites[block].module, sites[block].call))
+                # output projections may narrow, too; a block that computes its attention itself has no such module
+                attention = tuple(f"{record.module}." for record in seen.records if record.module != own.name)
+                inside = [call for call in seen.calls if call.inside(own)]
                 narrowing = [call for call in inside if _narrows(call) and not call.name.startswith(attention)]
                 if narrowing:
                     widest = max(narrowing, key=lambda call: call.args[0].shape[-1])
                     found[stream] = Site(stream, "input", widest.name, widest.number, 0, tokens_first(widest.args[0]))
         if not found:
             raise ValueError(
-                f"block {block} of {self.name} has no layer from which a wider one is narrowed again; "
+                f"block {block} of {self.name} has no layer that narrows a wide state again; "
                 "name a module, as neuron('MODULE', 17)"
             )
         return found
@@ -230,16 +234,15 @@ class Discovery:
         shorter: Input,
         longer: Input,
         logits: Callable[[list[Input], str], Tensor],
-        own: str,
+        preferred: str,
         tolerance: float,
     ) -> None:
-        """Find the side on which padding beside a longer input leaves the logits alone: the tokenizer's own first."""
-        alone = logits([shorter], own).float()
-        self.padding_tried = True
-        for side in dict.fromkeys((own, "right")):
-            with contextlib.suppress(ValueError):  # transformers' word for a classifier that needs a padding token
+        """Find the side on which padding up to a longer input does not change logits; `preferred` is tried first."""
+        alone = logits([shorter], preferred).float()
+        for side in dict.fromkeys((preferred, "right")):
+            with contextlib.suppress(ValueError):  # raised by a classifier that needs a padding token
                 padded = [logits([longer, shorter], side)]
-                # on the eager path, in double precision, a padded row may become NaN
+                # also on the eager path: in double precision, a padded row may become NaN there
                 with lent(self._forward.model), attention_path(self._forward.model, "eager"):
                     padded.append(logits([longer, shorter], side))
                 gap = torch.stack([p.float()[1] - alone[0] for p in padded]).abs().max()
@@ -262,11 +265,11 @@ def structure_of(seen: Probe, batch: Batch, logits: Tensor, embedding: str | Non
         by_stream[connections[-1][0] or next(iter(lengths))].append(around)
     blocks: dict[str, list[Site]] = {}
     calls: dict[str, list[Site]] = {}
-    for name, own in by_stream.items():
-        found = block_entries(seen.calls, own, partial(_spans, lengths[name]))
-        if found:
-            blocks[name] = [producing_site(seen.calls, site, tensor, name) for site, tensor in found]
-            calls[name] = [replace(site, stream=name, tokens_first=tokens_first(tensor)) for site, tensor in found]
+    for name, paths in by_stream.items():
+        entries = block_entries(seen.calls, paths, partial(_spans, lengths[name]))
+        if entries:
+            blocks[name] = [producing_site(seen.calls, site, tensor, name) for site, tensor in entries]
+            calls[name] = [replace(site, stream=name, tokens_first=tokens_first(tensor)) for site, tensor in entries]
     roots = {name: site for name in batch.streams if (site := root_site(seen.calls, batch, name, embedding))}
     deciding = last_reads(seen.records, connections, summary(logits))
     return Structure(roots, blocks, calls, deciding, tuple(connections))
@@ -282,7 +285,7 @@ def last_reads(
 ) -> dict[str, int]:
     """Of each stream that the scalar reads, the number of the last attention whose queries it depends on.
 
-    A stream that another one has looked at already counts only where the scalar does not reach it through that one.
+    A stream to which an already found stream attends is left out: the scalar may depend on it through that stream only.
     """
     found: dict[str, int] = {}
     if not scalar.requires_grad:  # the graph is cut: nothing can be told
@@ -294,22 +297,44 @@ def last_reads(
     return found
 
 
-def deciding_rows(records: list[AttentionRecord], logits: Tensor, found: Structure) -> dict[str, Tensor]:
+def last_rows(
+    records: list[AttentionRecord], connections: Sequence[tuple[str, str]], scalar: Tensor
+) -> dict[str, Tensor]:
+    """As `last_reads`, for examples whose targets end in different layers: the queries themselves, (batch, token) bool.
+
+    Each example has the queries of the last attention that its own part of the scalar depends on.
+    """
+    found: dict[str, Tensor] = {}
+    for record, (query, _) in reversed(list(zip(records, connections, strict=True))):
+        rows = record.read(scalar) if query else None
+        if rows is None:
+            continue
+        done = found[query].any(1) if query in found else torch.zeros_like(rows[:, 0])
+        for other, marks in found.items():
+            if (other, query) in connections and other != query:
+                done = done | marks.any(1)
+        own = rows & ~done[:, None]
+        found[query] = found[query] | own if query in found else own
+    return found
+
+
+def deciding_rows(records: list[AttentionRecord], logits: Tensor, structure: Structure) -> dict[str, Tensor]:
     """The positions that the output reads, by stream, (batch, token) bool: a CLS token, the last token, all of them."""
     scalar = summary(logits)
-    rows = {stream: records[number].read(scalar) for stream, number in found.deciding.items()}
+    rows = {stream: records[number].read(scalar) for stream, number in structure.deciding.items()}
     return {stream: read for stream, read in rows.items() if read is not None}
 
 
 def find_layout(forward: Forward, tensors: dict[str, Tensor], text_length: int = 0) -> Layout | None:
     """Patch grid and special tokens of an image stream: change one patch of pixels and see which token changes.
 
-    None when no attention differs in length from the text: then a text of another length may tell.
+    None when no attention differs in length from the text: a text of another length may then show the picture's.
     """
     pixels = tensors["pixel_values"]
 
-    def entering(changed: Tensor) -> tuple[Tensor | None, list[ModuleCall]]:
-        seen = probe(forward.model, 1, lambda: forward.outputs(tensors | {"pixel_values": changed}))
+    def entering(pixels: Tensor) -> tuple[Tensor | None, list[ModuleCall]]:
+        """The state that enters the picture's first block, None where there is none, and all calls of the pass."""
+        seen = probe(forward.model, 1, lambda: forward.outputs(tensors | {"pixel_values": pixels}))
         pairs = zip(seen.records, seen.around, strict=True)
         image = [path for record, path in pairs if record.weights.shape[::2] != (1, text_length)]
         if not image:
@@ -321,13 +346,13 @@ def find_layout(forward: Forward, tensors: dict[str, Tensor], text_length: int =
         return None
     rows, columns = _patch_grid(calls, pixels, forward.model)
     changed = pixels.clone()
-    high, wide = patch_size(pixels.shape[-2], pixels.shape[-1], (rows, columns))
-    changed[..., :high, :wide] += 1.0
+    patch_height, patch_width = patch_size(pixels.shape[-2], pixels.shape[-1], (rows, columns))
+    changed[..., :patch_height, :patch_width] += 1.0
     after = entering(changed)[0]
     assert after is not None  # the same model on the same shapes
-    moved = torch.ne(after, plain).any(-1)[0].nonzero()[:, 0].tolist()
-    joint = plain.shape[1] > text_length > 0 and bool(moved) and moved[0] >= text_length
-    start = moved[0] - (text_length if joint else 0)
+    changed_tokens = torch.ne(after, plain).any(-1)[0].nonzero()[:, 0].tolist()
+    joint = plain.shape[1] > text_length > 0 and bool(changed_tokens) and changed_tokens[0] >= text_length
+    start = changed_tokens[0] - (text_length if joint else 0)
     length = plain.shape[1] - (text_length if joint else 0)
     prefix = tuple("[CLS]" if number == 0 else f"[extra {number}]" for number in range(start))
     suffix = tuple(f"[extra {number}]" for number in range(start, length - rows * columns))
@@ -337,9 +362,14 @@ def find_layout(forward: Forward, tensors: dict[str, Tensor], text_length: int =
 def _patch_grid(calls: list[ModuleCall], pixels: Tensor, model: nn.Module) -> tuple[int, int]:
     """Rows and columns of the first map that a module makes of the pixels."""
     for call in calls:
-        made, given = call.output, call.args[0] if call.args else None
-        if isinstance(made, Tensor) and made.ndim == 4 and isinstance(given, Tensor) and given.shape == pixels.shape:
-            return made.shape[2], made.shape[3]
+        out, argument = call.output, call.args[0] if call.args else None
+        if (
+            isinstance(out, Tensor)
+            and out.ndim == 4
+            and isinstance(argument, Tensor)
+            and argument.shape == pixels.shape
+        ):
+            return out.shape[2], out.shape[3]
     raise ValueError(
         f"{type(model).__name__} cuts its patches in a way that was not recognised; "
         "pass whence.wrap(..., encode=...) with the names of its features"
@@ -355,7 +385,7 @@ def no_gradients(name: str) -> str:
 
 
 def no_attention(model: nn.Module) -> str:
-    """The sentence for a model in which the tap saw nothing."""
+    """The error for a model in which the tap saw no attention."""
     return (
         f"no attention was seen while {type(model).__name__} ran: it has none, or computes it with operations that are "
         "not a softmax followed by a product; use a gradient or perturbation method"
@@ -363,21 +393,22 @@ def no_attention(model: nn.Module) -> str:
 
 
 def as_leaf(tensor: Tensor) -> Tensor:
-    """The tensor, as what is differentiated at."""
+    """The tensor as a leaf of the graph: a target can be differentiated at it."""
     return tensor.detach().requires_grad_()
 
 
 def _spans(length: int, state: Tensor) -> bool:
+    """Whether a state may have this many tokens."""
     return state.ndim == 3 and length in state.shape[:2]
 
 
 def _narrows(call: ModuleCall) -> bool:
-    """A module without modules inside that makes a state narrower, as the second layer of a feed-forward part does."""
-    given = call.args[0] if call.args else None
+    """Whether a call makes a state narrower, as the second layer of a feed-forward part does."""
+    argument = call.args[0] if call.args else None
     return (
-        isinstance(given, Tensor)
+        isinstance(argument, Tensor)
         and isinstance(call.output, Tensor)
-        and given.ndim == call.output.ndim == 3
-        and given.shape[:2] == call.output.shape[:2]
-        and given.shape[-1] > call.output.shape[-1]
+        and argument.ndim == call.output.ndim == 3
+        and argument.shape[:2] == call.output.shape[:2]
+        and argument.shape[-1] > call.output.shape[-1]
     )

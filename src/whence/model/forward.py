@@ -1,4 +1,4 @@
-"""Calling a model: its arguments, what its forward changes about itself, and the logits that it decides by."""
+"""Calling a model: its arguments, undoing what its forward changes about itself, and its decision logits."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ Changes = Mapping[Site, Callable[[Tensor], Tensor]]
 class Forward:
     """A model that is called on tensors.
 
-    The first call finds out what the model changes about itself and draws at random; later calls undo that.
+    The first call finds out which attributes the model's forward changes and whether it shuffles patches. Every call
+    puts those attributes back, and patches keep their order.
     """
 
     def __init__(self, model: nn.Module, *, generates: bool, output: Callable[[Any], Tensor] | None) -> None:
         self.model = model
         self._generates, self._output = generates, output
-        self._changes_itself: list[tuple[dict[str, Any], str]] | None = None  # attributes that its forward changes
+        self._changes_itself: list[tuple[dict[str, Any], str]] | None = None  # attributes that forward changes
         self._shuffles: bool | None = None  # the model draws the order of its patches; None: not known yet
 
     def outputs(self, tensors: Mapping[str, Tensor]) -> Any:
@@ -36,7 +37,7 @@ class Forward:
         if self._generates:
             arguments["use_cache"] = False
         known = self._changes_itself
-        saved = plain_attributes(self.model) if known is None else [(own, {key: own[key]}) for own, key in known]
+        saved = plain_attributes(self.model) if known is None else [(held, {key: held[key]}) for held, key in known]
         order = PatchesInOrder()
         try:
             with contextlib.nullcontext() if self._shuffles is False else order:
@@ -85,9 +86,12 @@ Seen = tuple[Tensor, dict[Site, Tensor]]  # decision logits, and states by site
 
 
 class PatchesInOrder(TorchFunctionMode):
-    """A model that shuffles all its patches (ViLT) keeps their order: sums stay the same, and features have a place."""
+    """Keeps the patches of a model that shuffles all of them (ViLT) in order: each feature then has a known place.
 
-    used = False
+    The logits stay the same, because attention sums over patches in any order.
+    """
+
+    used = False  # the model did shuffle
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -103,9 +107,9 @@ def logits_of(outputs: Any) -> Any:
     """The logits among what a model returns; None where there are none."""
     if isinstance(outputs, Tensor):
         return outputs
-    pairs = getattr(outputs, "logits_per_image", None)
-    if pairs is not None:
-        return pairs.diagonal()[:, None]
+    similarity = getattr(outputs, "logits_per_image", None)
+    if similarity is not None:
+        return similarity.diagonal()[:, None]
     for name in ("logits", "question_answering_score", "prediction_logits"):
         if getattr(outputs, name, None) is not None:
             return getattr(outputs, name)

@@ -1,4 +1,4 @@
-"""Running one layer of a model again on what it was given in a pass: copies side by side, with attention edited."""
+"""Running one layer of a model again on its arguments of a pass: copies side by side, with attention edited."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Given = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs
 
 @dataclass(eq=False)
 class Layer:
-    """One call of a module that is a layer: what it was given and gave, and the attentions inside."""
+    """One call of a module that is a layer: its arguments, its output and the attentions inside."""
 
     model: nn.Module
     module: nn.Module
@@ -31,33 +31,33 @@ class Layer:
     given: Given
     output: Any = None
     records: list[AttentionRecord] = field(default_factory=list)
-    wider: Given = ((), {})  # given for one example more: tells where examples are
+    wider: Given = ((), {})  # the arguments of a batch with one example more: they show the axis of examples
 
     def states(self, output: Any) -> dict[str, Tensor]:
-        """The states among what the layer gave, in the order of its arguments: stream -> (batch, token, width)."""
+        """The states in the layer's output, in the order of its arguments: stream -> (batch, token, width)."""
         parts = output if isinstance(output, (tuple, list)) else [output]
-        rest = [part for part in parts if isinstance(part, Tensor) and part.ndim == 3]
-        order = [*range(len(self.given[0])), *self.given[1]]
-        found = {}
-        for stream in sorted(self.streams, key=lambda stream: order.index(self.streams[stream])):
-            moved, like = [part.movedim(self._axis_of(stream), 0) for part in rest], self.entering(stream)
-            place = next((n for n, part in enumerate(moved) if part.shape[1:] == like.shape[1:]), None)
-            if place is not None:
-                found[stream] = moved[place]
-                del rest[place]
-        return found
+        candidates = [part for part in parts if isinstance(part, Tensor) and part.ndim == 3]
+        arguments = [*range(len(self.given[0])), *self.given[1]]
+        states = {}
+        for stream in sorted(self.streams, key=lambda stream: arguments.index(self.streams[stream])):
+            moved, entering = [part.movedim(self._axis_of(stream), 0) for part in candidates], self.entering(stream)
+            number = next((n for n, part in enumerate(moved) if part.shape[1:] == entering.shape[1:]), None)
+            if number is not None:
+                states[stream] = moved[number]
+                del candidates[number]
+        return states
 
     def entering(self, stream: str) -> Tensor:
-        """The state of a stream that the layer was given: (batch, token, width)."""
+        """The state of a stream among the layer's arguments: (batch, token, width)."""
         return _argument(self.given, self.streams[stream]).movedim(self._axis_of(stream), 0)
 
     def _axis_of(self, stream: str) -> int:
-        """Where the examples are in the state of a stream."""
+        """The axis of examples in the state of a stream."""
         key = self.streams[stream]
         return _example_axis(_argument(self.given, key), _argument(self.wider, key)) or 0
 
     def run(self, copies: int, examples: int, edit: Edit) -> dict[str, Tensor]:
-        """The layer on copies of what it was given, with its attention edited: stream -> (copy * batch, token, width).
+        """The layer on copies of its arguments, with its attention edited: stream -> (copy * batch, token, width).
 
         `record.order` counts the attentions of this layer only, from 0.
         """
@@ -70,16 +70,16 @@ class Layer:
 def layers_of(subject: Subject, batch: Batch, trace: Trace) -> list[Layer]:
     """The layers of the model in the order in which it runs them, from two passes; each with its attention records.
 
-    An attention that is in no layer is left out of all of them: the caller sees which are missing.
+    An attention outside all layers is in no layer's records; the caller can see which records of the trace are missing.
     """
     places: dict[int, int] = {}  # attention -> layer
     with lent(subject.model), attention_path(subject.model, "eager"), torch.no_grad():
         with _watched(subject, batch) as (layers, running):
 
-            def seen(record: AttentionRecord, *rest: Any) -> None:
+            def seen(record: AttentionRecord, *product: Any) -> None:
                 if running:
                     places[record.order] = running[-1]
-                record.parts.clear()  # the trace has them
+                record.parts.clear()  # the trace holds the weights already
 
             with Tap(subject.model, len(batch), seen=seen):
                 subject.logits(batch)
@@ -96,7 +96,7 @@ def layers_of(subject: Subject, batch: Batch, trace: Trace) -> list[Layer]:
 
 @contextlib.contextmanager
 def _watched(subject: Subject, batch: Batch) -> Iterator[tuple[list[Layer], list[int]]]:
-    """Note the calls that are layers, and the numbers of those under way."""
+    """Two lists that fill up while the model runs: the calls that are layers, and the numbers of those under way."""
     wanted: dict[str, dict[int, dict[str, str | int]]] = defaultdict(lambda: defaultdict(dict))
     for sites in subject.structure(batch).calls.values():
         for site in sites:
@@ -118,21 +118,21 @@ def _watched(subject: Subject, batch: Batch) -> Iterator[tuple[list[Layer], list
 
 
 def _copied(given: Any, wider: Any, copies: int) -> Any:
-    """Tensors that a wider batch makes wider are repeated along that axis; a cache, which would grow, is left out."""
+    """Arguments repeated along their axes of examples; a cache is left out, because it would grow."""
     if isinstance(given, Tensor):
         axis = _example_axis(given, wider)
         return given if axis is None else torch.cat([given] * copies, axis)
     if isinstance(given, (tuple, list)):
-        return type(given)(_copied(one, other, copies) for one, other in zip(given, wider, strict=True))
+        return type(given)(_copied(part, wider_part, copies) for part, wider_part in zip(given, wider, strict=True))
     if isinstance(given, dict):
-        return {name: _copied(one, wider[name], copies) for name, one in given.items()}
+        return {name: _copied(part, wider[name], copies) for name, part in given.items()}
     return None if hasattr(given, "get_seq_length") else given
 
 
 def _example_axis(given: Tensor, wider: Tensor) -> int | None:
-    """Where the examples are: the axis that a wider batch makes longer."""
+    """The axis of examples, which a batch with more examples makes longer; None where there is no such axis."""
     sizes = zip(given.shape, wider.shape, strict=True)
-    return next((axis for axis, (size, more) in enumerate(sizes) if size != more), None)
+    return next((axis for axis, (size, wider_size) in enumerate(sizes) if size != wider_size), None)
 
 
 def _argument(given: Given, key: str | int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Making Subjects: of models in memory, in folders and on the hub."""
+"""Making Subjects of models in memory, in folders and on the hub."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from whence.model.subject import Subject
 
 # Endings of buffers that older versions of transformers saved and newer ones compute.
 _RECOMPUTED = ("position_ids", "token_type_ids", "attn.bias", "attn.masked_bias", "inv_freq", "relative_position_index")
-_TOKENIZER_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "source.spm", "merges")  # begin the files' names
+_TOKENIZER_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "source.spm", "merges")  # how their names begin
 
 
 def wrap(
@@ -99,8 +99,10 @@ def _task_of(model: nn.Module) -> str:
             listed = {one for entry in entries for one in (entry if isinstance(entry, tuple) else (entry,))}
             if classes & listed:
                 return name
-    own = type(model).__name__
-    return next((name for name, task in tasks.TASKS.items() if any(part in own for part in task.unlisted)), "module")
+    class_name = type(model).__name__
+    return next(
+        (name for name, task in tasks.TASKS.items() if any(part in class_name for part in task.unlisted)), "module"
+    )
 
 
 def _labels_of(model: nn.Module, task: str) -> list[str] | None:
@@ -138,11 +140,11 @@ def _check_place(place: str) -> None:
 
 
 def _model(place: str, trust: dict[str, Any], options: dict[str, Any]) -> Any:
-    """The model of a folder or hub id, with every weight it needs, in eval mode; one sentence where that fails."""
+    """The model of a folder or hub id, with every weight it needs, in eval mode."""
     model_class, architecture = _model_class(place, trust)
     wanted = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        with _no_progress_bar():  # weights of a folder are there in an instant
+        with _no_progress_bar():  # weights of a folder are read in an instant
             model, info = model_class.from_pretrained(place, **trust, **options, **wanted)
     except Exception as error:
         raise ValueError(
@@ -179,9 +181,9 @@ def _model_class(place: str, trust: dict[str, Any]) -> tuple[Any, str]:
             raise _untrusted(place) from error
         raise ValueError(f"{place!r} cannot be read as a model: {_first_sentence(error)}") from error
     architecture = (getattr(config, "architectures", None) or [""])[0]
-    found: Any = getattr(transformers, architecture, None) if architecture else None
-    if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
-        return found, architecture
+    model_class: Any = getattr(transformers, architecture, None) if architecture else None
+    if isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel):
+        return model_class, architecture
     if not trust["trust_remote_code"]:
         raise ValueError(
             f"{place!r} names the architecture {architecture!r}, which transformers {transformers.__version__} "
@@ -192,7 +194,7 @@ def _model_class(place: str, trust: dict[str, Any]) -> tuple[Any, str]:
 
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """Without the progress bars of transformers, which are switched on again where they were."""
+    """A scope without the progress bars of transformers; afterwards they are as they were."""
     import transformers
 
     enabled = transformers.logging.is_progress_bar_enabled()
@@ -205,7 +207,7 @@ def _no_progress_bar() -> Iterator[None]:
 
 
 def _processor(place: str, task: str, trust: dict[str, Any]) -> Any:
-    """The tokenizer or processor that a task needs; None when the folder has none, which encoding then says."""
+    """The tokenizer or processor that a task needs; None when the folder has none: encoding then raises."""
     import transformers
 
     try:
@@ -214,7 +216,7 @@ def _processor(place: str, task: str, trust: dict[str, Any]) -> Any:
         if _wants_trust(error):
             raise _untrusted(place) from error
         return None
-    # Where the files of a tokenizer are missing, transformers makes one without words and gives no warning.
+    # Where a tokenizer's files are missing, transformers makes a tokenizer without words and gives no warning.
     is_tokenizer = hasattr(processor, "convert_ids_to_tokens")
     return None if is_tokenizer and Path(place).is_dir() and not _has_tokenizer_files(Path(place)) else processor
 

@@ -33,7 +33,7 @@ _loans_lock = threading.Lock()
 def lent(model: nn.Module) -> Iterator[None]:
     """Hold the model alone: eval mode, no parameter gradients, random states saved; given back as it was.
 
-    Re-entrant: only the outermost entry changes and restores. What changed all the same raises on the way out.
+    Re-entrant: only the outermost entry changes and restores. A change that is left over raises on the way out.
     """
     with _loans_lock:
         loan = _loans.setdefault(model, _Loan())
@@ -54,7 +54,7 @@ def lent(model: nn.Module) -> Iterator[None]:
         states = _random_states()
         loan.depth = 1
         try:
-            for holder, key, _ in extra:  # asked for them, transformers puts hooks on the model that stay
+            for holder, key, _ in extra:  # asked for extra outputs, transformers leaves hooks on the model
                 holder[key] = False
             for module, training in modes:
                 if training:
@@ -78,7 +78,7 @@ def lent(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def attention_path(model: nn.Module, path: str | None) -> Iterator[None]:
-    """Run the model on this attention path, "eager" or "sdpa"; None, or a path that it lacks, is the model's own.
+    """Run the model on this attention path, "eager" or "sdpa"; with None, or without the path, on the model's own.
 
     Every sub-config (each tower of an image+text model has one) is switched, and gets its own setting back.
     """
@@ -87,7 +87,7 @@ def attention_path(model: nn.Module, path: str | None) -> Iterator[None]:
         return
     holders = [vars(c) for c in configs(model) if "_attn_implementation_internal" in vars(c)]
     saved = [(h, "_attn_implementation_internal", h["_attn_implementation_internal"]) for h in holders]
-    # some modules keep a copy of their config's choice
+    # some modules keep a copy of their config's setting
     saved += [
         (vars(m), "_attn_implementation", vars(m)["_attn_implementation"])
         for m in model.modules()
@@ -102,7 +102,7 @@ def attention_path(model: nn.Module, path: str | None) -> Iterator[None]:
             holder[key] = value
 
 
-Attributes = list[tuple[dict[str, Any], dict[str, Any]]]  # the attributes of each module, beside a copy of plain ones
+Attributes = list[tuple[dict[str, Any], dict[str, Any]]]  # of each module: its attributes, and a copy of plain ones
 
 
 def plain_attributes(model: nn.Module) -> Attributes:
@@ -113,9 +113,9 @@ def plain_attributes(model: nn.Module) -> Attributes:
 
 def restore_attributes(saved: Attributes) -> list[tuple[dict[str, Any], str]]:
     """Put back the attributes that a model's own forward changed (Swin does), and return which they were."""
-    changed = [(own, key) for own, old in saved for key, value in old.items() if own.get(key) is not value]
-    for own, old in saved:
-        own.update({key: value for key, value in old.items() if own.get(key) is not value})
+    changed = [(held, key) for held, old in saved for key, value in old.items() if held.get(key) is not value]
+    for held, old in saved:
+        held.update({key: value for key, value in old.items() if held.get(key) is not value})
     return changed
 
 
@@ -137,7 +137,7 @@ def configs(model: nn.Module) -> list[Any]:
 
 
 def fingerprint(model: nn.Module, *, full: bool = False) -> dict[str, Any]:
-    """All that explaining must leave as it was; `full` adds a hash of every tensor."""
+    """Everything that explaining must not change, random states included; `full` adds a hash of every tensor."""
     prints = _state(model)
     prints["random states"] = [repr(state) if isinstance(state, tuple) else _bytes(state) for state in _random_states()]
     if full:
@@ -146,6 +146,7 @@ def fingerprint(model: nn.Module, *, full: bool = False) -> dict[str, Any]:
 
 
 def _state(model: nn.Module) -> dict[str, Any]:
+    """Identity and version of every tensor, and the attributes of every module and config."""
     prints: dict[str, Any] = {}
     for name, tensor in _tensors(model):
         version = None if tensor.is_inference() else tensor._version
@@ -188,7 +189,7 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _plain(value: Any) -> Any:
-    """A copy that later changes to the value do not reach."""
+    """A copy for comparing, which later changes to the value do not reach."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, set)):

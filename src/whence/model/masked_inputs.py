@@ -35,20 +35,21 @@ class Zeroed(Input):
 
 
 class _Filling(NamedTuple):
-    """What is put in place of a stream's hidden features: `fill`, into the entries of the argument `key`."""
+    """How a stream's features are hidden in one of the model's arguments."""
 
-    key: str
-    feature: np.ndarray  # that each entry of the argument belongs to
-    fill: np.ndarray
+    key: str  # name of the argument
+    feature: np.ndarray  # the number of the feature that each entry of the argument belongs to
+    fill: np.ndarray  # what replaces the entries of hidden features
 
 
 # ---- units -----------------------------------------------------------------------------------------------------------
 
 
 def units(item: Input, unit: Unit = "piece") -> np.ndarray:
-    """The unit that each feature is hidden with, (feature,): numbered from 0, -1 for special ones, which stay.
+    """The number of each feature's unit, (feature,), from 0; special features, which are never hidden, have -1.
 
-    A word is one unit; patches, regions and what belongs to no word are units of their own.
+    Features of a unit are hidden together. With unit="word" a word is one unit; every patch, region and token that
+    belongs to no word is a unit by itself.
     """
     numbers = np.full(len(item.features), -1)
     number, previous = -1, None
@@ -66,17 +67,17 @@ def units(item: Input, unit: Unit = "piece") -> np.ndarray:
 
 def expanded(keep: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Kept units (variant, unit) to kept features (variant, feature)."""
-    return np.concatenate([keep, np.ones((len(keep), 1), bool)], 1)[:, numbers]  # -1 is the column that stays
+    return np.concatenate([keep, np.ones((len(keep), 1), bool)], 1)[:, numbers]  # unit -1 is the column of ones
 
 
 def shared(scores: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Scores of units to features: the pieces of a word get equal shares, special ones 0."""
+    """Scores of units to scores of features: the pieces of a word get equal shares, special features 0."""
     counts = np.bincount(numbers[numbers >= 0], minlength=len(scores))
     return np.append(scores / np.maximum(counts, 1), 0.0)[numbers]
 
 
 def added_by_model(item: Input) -> np.ndarray:
-    """(feature,) bool: what the model itself adds to a picture, as a class token. No argument holds it to be hidden."""
+    """(feature,) bool: tokens that the model itself adds to a picture; no argument holds them to be hidden."""
     return item.special & np.array([on_grid(item, stream) for stream in item.streams], bool)
 
 
@@ -86,7 +87,7 @@ def added_by_model(item: Input) -> np.ndarray:
 def ways(subject: Subject, item: Input, how: Way = "auto") -> dict[str, str]:
     """How the features of each stream are hidden.
 
-    Tokens: "mask", "unknown", "pad" (the token of that name), "delete" (the others close up), "zero" (its word
+    Tokens: "mask", "unknown", "pad" (the token of that name), "delete" (the others close up), "zero" (the word
     embedding). Patches: "zero" (pixels after normalisation), "mean" (the picture's), "black", "blur" (as wide as a
     patch). Regions and other vectors: "zero", "mean", "delete". "auto" is the first of mask, unknown and pad that the
     tokenizer has and that does not end the text, else zero. A way that fits one stream leaves the other to "auto".
@@ -109,27 +110,28 @@ def masked(subject: Subject, item: Input, keep: np.ndarray, how: Way = "auto") -
 
 def hiding(subject: Subject, item: Input, how: Way = "auto") -> Callable[[np.ndarray], Iterator[Input]]:
     """`masked` for one input, prepared for many calls."""
-    chosen = ways(subject, item, how)
-    found = {stream: _filling(subject, item, stream, way) for stream, way in chosen.items()}
-    fillings = [filling for filling in found.values() if filling]
-    names = np.array(item.streams)
-    deleted = np.isin(names, [stream for stream, way in chosen.items() if way == "delete"])
-    embedded = np.isin(names, [stream for stream, filling in found.items() if not filling]) & ~deleted
+    way_of = ways(subject, item, how)
+    filling_of = {stream: _filling(subject, item, stream, way) for stream, way in way_of.items()}
+    fillings = [filling for filling in filling_of.values() if filling]
+    streams = np.array(item.streams)
+    deleted = np.isin(streams, [stream for stream, way in way_of.items() if way == "delete"])
+    zeroed = np.isin(streams, [stream for stream, filling in filling_of.items() if not filling]) & ~deleted
 
-    def variant(row: np.ndarray) -> Input:
+    def make_variant(row: np.ndarray) -> Input:
         hidden = ~(row | item.special)
         tensors = dict(item.tensors)
         for key, feature, fill in fillings:
             tensors[key] = np.where(hidden[feature], fill, tensors[key])
-        made = replace(item, tensors=tensors)
-        if (hidden & embedded).any():
-            made = Zeroed(**{f.name: getattr(made, f.name) for f in fields(Input)}, zeroed=hidden & embedded)
-        return _without(made, hidden & deleted, subject.name) if (hidden & deleted).any() else made
+        variant = replace(item, tensors=tensors)
+        if (hidden & zeroed).any():
+            variant = Zeroed(**{f.name: getattr(variant, f.name) for f in fields(Input)}, zeroed=hidden & zeroed)
+        return _without(variant, hidden & deleted, subject.name) if (hidden & deleted).any() else variant
 
-    return lambda keep: map(variant, keep)
+    return lambda keep: map(make_variant, keep)
 
 
 def _kind(batch: Batch, stream: str) -> str:
+    """What the features of a stream are: "pixels", "tokens" or "vectors"."""
     if _pixels(batch.inputs[0], stream):
         return "pixels"
     return "tokens" if ids_of(batch.tensors, tuple(batch.streams), stream) else "vectors"
@@ -138,53 +140,55 @@ def _kind(batch: Batch, stream: str) -> str:
 def _pixels(item: Input, stream: str) -> str | None:
     """The argument that holds a stream's picture, (channel, height, width)."""
     streams = stream_names(item)
-    own = (
-        n for n, a in item.tensors.items() if n.startswith("pixel") and a.ndim == 3 and stream_of(n, streams) == stream
+    names = (
+        name
+        for name, array in item.tensors.items()
+        if name.startswith("pixel") and array.ndim == 3 and stream_of(name, streams) == stream
     )
-    return next(own, None)
+    return next(names, None)
 
 
 def _usual(subject: Subject, kind: str) -> str:
-    """What "auto" stands for."""
+    """The way that "auto" stands for."""
     if kind != "tokens":
         return "zero"
     known = mask_ids(subject.processor)
     tokenizer = getattr(subject.processor, "tokenizer", subject.processor)
-    end = getattr(tokenizer, "eos_token_id", None)  # GPT-2's unknown token; CLIP reads where the first one stands
+    end = getattr(tokenizer, "eos_token_id", None)  # GPT-2's unknown token; CLIP reads at its first place
     return next((name for name in _TOKENS if known[name] not in (None, end)), "zero")
 
 
 def _filling(subject: Subject, item: Input, stream: str, way: str) -> _Filling | None:
-    """What replaces hidden features in the model's arguments; None where they are deleted, or zeroed once embedded."""
+    """How features are hidden in an argument; None where they are deleted, or their word embeddings set to zero."""
     if way == "delete":
         return None
     batch = subject.batch([item])
     kind = _kind(batch, stream)
-    place = np.flatnonzero(np.array(item.streams) == stream)
+    positions = np.flatnonzero(np.array(item.streams) == stream)
     if kind == "pixels":
-        return _pixel_filling(subject, item, stream, place, way)
+        return _pixel_filling(subject, item, stream, positions, way)
     if way in _TOKENS:
         token = mask_ids(subject.processor)[way]
         if token is None:
             raise ValueError(f"the tokenizer of {subject.name} has no {way} token; use another mask, as 'zero'")
         key = str(ids_of(batch.tensors, tuple(batch.streams), stream))
-        return _Filling(key, place, np.asarray(token, item.tensors[key].dtype))
+        return _Filling(key, positions, np.asarray(token, item.tensors[key].dtype))
     site = subject.sites(batch, "word").get(stream)
     if site is None or (site.where != "tensor" and kind == "vectors"):
         raise ValueError(f"where the {stream} of {subject.name} enters was not found; use mask='delete'")
     if site.where != "tensor":
         return None
     vectors = item.tensors[str(site.key)]
-    plain = vectors[~item.special[place]]
-    fill = plain.mean(0) if way == "mean" and len(plain) else np.zeros_like(vectors[0])
-    return _Filling(str(site.key), place.reshape(-1, *[1] * (vectors.ndim - 1)), fill)
+    not_special = vectors[~item.special[positions]]
+    fill = not_special.mean(0) if way == "mean" and len(not_special) else np.zeros_like(vectors[0])
+    return _Filling(str(site.key), positions.reshape(-1, *[1] * (vectors.ndim - 1)), fill)
 
 
-def _pixel_filling(subject: Subject, item: Input, stream: str, place: np.ndarray, way: str) -> _Filling:
+def _pixel_filling(subject: Subject, item: Input, stream: str, positions: np.ndarray, way: str) -> _Filling:
     key = str(_pixels(item, stream))
     pixels = item.tensors[key]
     grid = item.grid if on_grid(item, stream) else None
-    patches = place[~item.special[place]]
+    patches = positions[~item.special[positions]]
     if grid is None or grid[0] * grid[1] != len(patches):
         raise ValueError(
             f"a picture is hidden patch by patch, and that of {subject.name} has no grid; give one in encode="
@@ -211,21 +215,21 @@ def _black(subject: Subject) -> np.ndarray:
 
 
 def _without(item: Input, gone: np.ndarray, name: str) -> Input:
-    """The input without these features; the others close up."""
+    """The input without the features `gone`, (feature,) bool; the others close up."""
     streams = stream_names(item)
-    stay = {stream: ~gone[np.array(item.streams) == stream] for stream in streams}
-    for stream, kept in stay.items():
+    kept_of = {stream: ~gone[np.array(item.streams) == stream] for stream in streams}
+    for stream, kept in kept_of.items():
         if not kept.any():
             raise ValueError(
                 f"mask='delete' leaves {name} nothing of the {stream} to read; use another mask, as 'zero'"
             )
     tensors = {}
     for key, array in item.tensors.items():
-        kept = stay[stream_of(key, streams)]
+        kept = kept_of[stream_of(key, streams)]
         tensors[key] = array[kept] if is_sequence(key, array, len(kept)) else array
     columns: dict[str, Any] = {name: getattr(item, name)[~gone] for name in ("special", "words", "offsets")}
     for name in ("features", "streams", "parts"):
-        columns[name] = tuple(value for value, out in zip(getattr(item, name), gone, strict=True) if not out)
+        columns[name] = tuple(value for value, is_gone in zip(getattr(item, name), gone, strict=True) if not is_gone)
     return replace(item, tensors=tensors, **columns)
 
 
@@ -233,7 +237,7 @@ def _without(item: Input, gone: np.ndarray, name: str) -> Input:
 
 
 def digest(item: Input) -> bytes:
-    """Equal for inputs that the model cannot tell apart."""
+    """A digest that is equal for inputs that the model cannot tell apart."""
     digest = hashlib.blake2b(digest_size=16)
     arrays = dict(item.tensors)
     zeroed = getattr(item, "zeroed", None)

@@ -1,6 +1,6 @@
 """One engine asks the model about masked inputs, for perturbation methods, metrics and arbitration.
 
-Equal inputs run once for all who ask the same engine, also when they ask about different targets. An engine may carry
+Callers that share an engine share its runs: equal inputs run once, also for different targets. An engine may carry
 an edit of attention, for experiments that change attention instead of inputs.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from whence.core.inputs import Input, Target
 from whence.model.batching import MAX_TOKENS, Batch, ids_of
 from whence.model.discovery import At
-from whence.model.masked_inputs import Way, Zeroed, added_by_model, digest, hiding
+from whence.model.masked_inputs import Way, Zeroed, added_by_model, digest, hiding, ways
 from whence.model.subject import Subject
 from whence.model.tap import Edit
 from whence.model.targets import Aim, StateSeen, of_logits
@@ -27,8 +27,8 @@ from whence.model.targets import Aim, StateSeen, of_logits
 MAX_KNOWN = 2**30  # bytes of answers that an engine remembers: the logits of a language model are long
 MAX_BYTES = 2**26  # bytes of masked inputs that wait to be run
 MAX_ROWS = 128  # inputs in one pass
-CPU_TOKENS = 2048  # tokens in one pass on a processor, whose caches larger passes outgrow
-_VALUE_BYTES = 200  # about what one remembered number takes, with its key
+CPU_TOKENS = 2048  # tokens in one pass on a CPU, whose caches larger passes outgrow
+_VALUE_BYTES = 200  # roughly the memory of one remembered number and its key
 
 Key = tuple[Edit | None, bytes]  # the edit of attention under which an input is run, and the input's digest
 
@@ -37,7 +37,7 @@ Key = tuple[Edit | None, bytes]  # the edit of attention under which an input is
 class Ask:
     """Which features to keep, (variant, feature) bool, how the others are hidden, and whether special ones may be.
 
-    What a model itself adds to a picture, as a class token, is in no argument that could be masked: it always stays.
+    Tokens that the model itself adds to a picture, as a class token, always stay: no argument holds them.
     """
 
     keep: np.ndarray
@@ -47,7 +47,7 @@ class Ask:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What the model says to the variants of one ask, in the order of the variants; everything in float64."""
+    """The model's answers for the variants of one ask, in the order of the variants; everything in float64."""
 
     values: np.ndarray  # (variant,): the target
     probabilities: np.ndarray  # (variant,): p of the target's class; `values` where the target names no class
@@ -69,7 +69,7 @@ class _Variants:
 
 @dataclass(eq=False)
 class _Waiting:
-    """An input that is to be run, and the rows of the aim whose targets are wanted of it."""
+    """An input that waits to be run, and the rows of the aim whose targets are to be computed on it."""
 
     item: Input
     rows: dict[int, None]
@@ -77,17 +77,17 @@ class _Waiting:
 
 @dataclass(eq=False)
 class _Known:
-    """What was answered so far; shared by an engine and its edited copies."""
+    """All answers so far; shared by an engine and its edited copies."""
 
     logits: dict[Key, np.ndarray] = field(default_factory=dict)
     values: dict[tuple[Key, Hashable], float] = field(default_factory=dict)
     variants: dict[tuple[Any, ...], _Variants] = field(default_factory=dict)
     bytes: int = 0
-    asked: int = 0
-    run: int = 0
+    asked: int = 0  # answers
+    run: int = 0  # inputs
 
     def make_room(self) -> None:
-        """Forget everything once there is too much of it."""
+        """Forget all answers once they take more than `MAX_KNOWN` bytes."""
         if self.bytes > MAX_KNOWN:
             self.logits.clear()
             self.values.clear()
@@ -98,8 +98,8 @@ class _Known:
 class MaskedRuns:
     """Runs inputs, and variants of inputs with features hidden, each once; remembers logits and values of targets.
 
-    Without `keep_logits` only values of targets are remembered, unless logits are asked for: so much is kept of a
-    language model that a method perturbs. What is remembered is forgotten when it fills `MAX_KNOWN`.
+    Without `keep_logits` logits are remembered only where a caller asks for them: those of a language model are long.
+    All answers are forgotten when they fill `MAX_KNOWN`.
     """
 
     def __init__(self, subject: Subject, *, edit: Edit | None = None, keep_logits: bool = True) -> None:
@@ -119,7 +119,7 @@ class MaskedRuns:
 
     @property
     def run(self) -> int:
-        """How many inputs went through the model for them."""
+        """How many inputs went through the model for these answers."""
         return self._known.run
 
     def values(
@@ -128,25 +128,25 @@ class MaskedRuns:
         """The target on every variant, one array (variant,) per ask.
 
         An ask is about the item of the same number, or has inputs of its own. `rows` are the numbers of the asks'
-        targets in `aim`, by default in order. A target that was left open must be fixed by a pass over plain inputs.
+        targets in `aim`, by default in order. Open targets must have been fixed by a pass over plain inputs.
         """
         rows = range(len(items)) if rows is None else rows
-        order = self._completed(items, asks, [aim], rows, logits=False)
-        return [self._values(keys, aim, row) for keys, row in zip(order, rows, strict=True)]
+        keys_of_asks = self._completed(items, asks, [aim], rows, logits=False)
+        return [self._values(keys, aim, row) for keys, row in zip(keys_of_asks, rows, strict=True)]
 
     def answers(
         self, items: Sequence[Input], asks: Sequence[Ask | list[Input]], aim: Aim, rows: Sequence[int] | None = None
     ) -> list[Answers]:
         """Logits, the target and p of its class on every variant of every ask; arguments as in `values`."""
         rows = range(len(items)) if rows is None else rows
-        chance = self.subject.aim([Target("probability", t.index if of_logits(t) else 0) for t in aim.targets])
-        order = self._completed(items, asks, [aim, chance], rows, logits=True)
-        found = []
-        for keys, row in zip(order, rows, strict=True):
+        probability_aim = self.subject.aim([Target("probability", t.index if of_logits(t) else 0) for t in aim.targets])
+        keys_of_asks = self._completed(items, asks, [aim, probability_aim], rows, logits=True)
+        answers = []
+        for keys, row in zip(keys_of_asks, rows, strict=True):
             values = self._values(keys, aim, row)
-            probabilities = self._values(keys, chance, row) if of_logits(aim.targets[row]) else values
-            found.append(Answers(values, probabilities, [self._known.logits[key] for key in keys]))
-        return found
+            probabilities = self._values(keys, probability_aim, row) if of_logits(aim.targets[row]) else values
+            answers.append(Answers(values, probabilities, [self._known.logits[key] for key in keys]))
+        return answers
 
     def masked_values(self, batch: Batch, aim: Aim, keeps: Sequence[np.ndarray], how: Way = "auto") -> list[np.ndarray]:
         """The target on variants of every example of a batch: one array (variant,) each.
@@ -167,7 +167,7 @@ class MaskedRuns:
         *,
         logits: bool,
     ) -> list[list[Key]]:
-        """The keys of the variants of every ask, after everything wanted of them has become known.
+        """The keys of the variants of every ask; afterwards every value, and with `logits` all logits, are known.
 
         Variants are made as they are needed and run as soon as `MAX_BYTES` of them wait.
         """
@@ -175,19 +175,20 @@ class MaskedRuns:
         known.make_room()
         order: list[list[Key]] = []
         waiting: dict[Key, _Waiting] = {}
-        from_logits: dict[tuple[Key, int], None] = {}  # values that logits known already lead to
+        derivable: dict[tuple[Key, int], None] = {}  # (input, row) whose target follows from known logits
         size = 0
         with self.subject.lent(), torch.no_grad():
             for item, ask, row in zip(items, asks, rows, strict=True):
-                names = [aim.key(row) for aim in aims]
-                derived = all(of_logits(aim.targets[row]) for aim in aims)
+                wanted = [aim.key(row) for aim in aims]
+                self._check_position(item, ask, aims[0].targets[row])
+                logits_suffice = all(of_logits(aim.targets[row]) for aim in aims)
                 order.append([])
                 for key, make in self._variants(item, ask):
                     order[-1].append(key)
-                    if all((key, name) in known.values for name in names) and (not logits or key in known.logits):
+                    if all((key, target) in known.values for target in wanted) and (not logits or key in known.logits):
                         continue
-                    if derived and key in known.logits:
-                        from_logits[key, row] = None
+                    if logits_suffice and key in known.logits:
+                        derivable[key, row] = None
                     elif key in waiting:
                         waiting[key].rows[row] = None
                     else:
@@ -197,40 +198,49 @@ class MaskedRuns:
                         self._run(waiting, aims, logits)
                         size = 0
             self._run(waiting, aims, logits)
-            self._derive(list(from_logits), aims)
+            self._derive(list(derivable), aims)
         known.asked += sum(map(len, order))
         return order
 
+    def _check_position(self, item: Input, ask: Ask | list[Input], target: Target) -> None:
+        """An error for a target at the token of some number where tokens are deleted: the numbers then change."""
+        if not isinstance(ask, Ask) or not isinstance(target.position, int) or ask.keep.all():
+            return
+        if "delete" in ways(self.subject, item, ask.mask).values():
+            raise ValueError(
+                f"the target reads token {target.position}, whose number changes when others are deleted; "
+                "hide them by another mask, as mask='auto'"
+            )
+
     def _variants(self, item: Input, ask: Ask | list[Input]) -> Iterator[tuple[Key, Callable[[], Input]]]:
-        """The key of every variant, and how to get the variant itself."""
+        """The key of every variant of an ask, and a function that makes the variant."""
         if isinstance(ask, list):
             for variant in ask:
                 yield (self.edit, digest(variant)), lambda variant=variant: variant  # type: ignore[misc]
             return
         item = replace(item, special=added_by_model(item)) if ask.special else item
-        name = (self.edit, digest(item), item.special.tobytes(), ask.mask)
-        if name not in self._known.variants:
-            self._known.variants[name] = _Variants(hiding(self.subject, item, ask.mask))
-            self._known.bytes += 2 * sum(
-                array.nbytes for array in item.tensors.values()
-            )  # the input, and what hides it
-        own = self._known.variants[name]
+        variants_key = (self.edit, digest(item), item.special.tobytes(), ask.mask)
+        if variants_key not in self._known.variants:
+            self._known.variants[variants_key] = _Variants(hiding(self.subject, item, ask.mask))
+            # the input, and the arrays that hide its features
+            self._known.bytes += 2 * sum(array.nbytes for array in item.tensors.values())
+        known = self._known.variants[variants_key]
         for row in ask.keep:
             kept, made = row.tobytes(), None
-            if kept not in own.keys:
-                made = next(own.hide(row[None]))
-                own.keys[kept] = (self.edit, digest(made))
+            if kept not in known.keys:
+                made = next(known.hide(row[None]))
+                known.keys[kept] = (self.edit, digest(made))
                 self._known.bytes += len(kept) + _VALUE_BYTES
-            yield own.keys[kept], lambda row=row, made=made: made or next(own.hide(row[None]))  # type: ignore[misc]
+            yield known.keys[kept], lambda row=row, made=made: made or next(known.hide(row[None]))  # type: ignore[misc]
 
     # ---- running -----------------------------------------------------------------------------------------------------
 
     def _run(self, waiting: dict[Key, _Waiting], aims: list[Aim], logits: bool) -> None:
-        """Run inputs; inputs of one shape go together, so that nothing is padded."""
+        """Run the waiting inputs; inputs of one shape go together, so that nothing is padded."""
         groups: dict[Any, list[Key]] = {}
-        for key, one in waiting.items():
-            shapes = tuple((name, array.shape) for name, array in one.item.tensors.items())
-            groups.setdefault((one.item.streams, shapes), []).append(key)
+        for key, entry in waiting.items():
+            shapes = tuple((name, array.shape) for name, array in entry.item.tensors.items())
+            groups.setdefault((entry.item.streams, shapes), []).append(key)
         tokens = CPU_TOKENS if self.subject.device.type == "cpu" else MAX_TOKENS
         for (streams, _), keys in groups.items():
             size = max(1, min(MAX_ROWS, tokens // len(streams)))
@@ -240,23 +250,24 @@ class MaskedRuns:
         waiting.clear()
 
     def _pass(self, keys: list[Key], waiting: dict[Key, _Waiting], aims: list[Aim], logits: bool) -> None:
-        """One pass of the model, and what is remembered of it."""
+        """Run the model once on these inputs, and remember values of targets and, where wanted, logits."""
         batch = self.subject.batch([waiting[key].item for key in keys])
         places, rows = zip(*((p, row) for p, key in enumerate(keys) for row in waiting[key].rows), strict=True)
-        wanted = [at for aim in aims for at in aim.chosen(rows).states]
-        found, states = self.subject.decision(batch, wanted, words=_zeroed(self.subject, batch), edit=self.edit)
-        self._evaluate(keys, places, rows, aims, found, batch, states)
+        state_places = [at for aim in aims for at in aim.chosen(rows).states]
+        words = _words_with_zeros(self.subject, batch)
+        decision, states = self.subject.decision(batch, state_places, words=words, edit=self.edit)
+        self._evaluate(keys, places, rows, aims, decision, batch, states)
         if logits or (self.keep_logits and self._known.bytes < MAX_KNOWN):
-            wide = (found if found.dtype.itemsize > 2 else found.float()).cpu().numpy()
+            wide = (decision if decision.dtype.itemsize > 2 else decision.float()).cpu().numpy()
             self._known.logits.update(zip(keys, wide, strict=True))
             self._known.bytes += wide.nbytes
 
     def _derive(self, pairs: list[tuple[Key, int]], aims: list[Aim]) -> None:
-        """Values of targets that follow from logits which are known already, for pairs of a key and a row."""
+        """Compute values of targets from logits that are known already, for pairs of a key and a row."""
         for start in range(0, len(pairs), MAX_ROWS):
             keys, rows = zip(*pairs[start : start + MAX_ROWS], strict=True)
-            found = torch.from_numpy(np.stack([self._known.logits[key] for key in keys]))
-            self._evaluate(keys, range(len(keys)), rows, aims, found)
+            logits = torch.from_numpy(np.stack([self._known.logits[key] for key in keys]))
+            self._evaluate(keys, range(len(keys)), rows, aims, logits)
 
     def _evaluate(
         self,
@@ -268,20 +279,21 @@ class MaskedRuns:
         batch: Batch | None = None,
         states: Mapping[At, StateSeen] | None = None,
     ) -> None:
-        """Targets on inputs: that of row `rows[n]` on the input at `places[n]`. Only here are targets evaluated.
+        """Compute and remember, for every n, the target of row `rows[n]` on the input at `places[n]`.
 
-        Formulas of logits are evaluated in float64, so that probabilities near 1 stay apart. Other targets are given
-        what the model gave, the batch and the states that they read: these are at hand only when it has just been run.
+        Formulas of logits are evaluated in float64, so that probabilities near 1 stay apart. Other targets get the
+        logits as the model returned them, the batch and the states that they read; batch and states exist only right
+        after a run.
         """
         index = list(places)
         for aim in aims:
-            own = aim.chosen(list(rows))
-            if all(map(of_logits, own.targets)):
-                values = own(logits.cpu().double()[index], None)
+            row_aim = aim.chosen(list(rows))
+            if all(map(of_logits, row_aim.targets)):
+                values = row_aim(logits.cpu().double()[index], None)
             else:
                 assert batch is not None
                 seen = {at: state.chosen(index) for at, state in (states or {}).items()}
-                values = own(logits[index], batch.chosen(index), seen)
+                values = row_aim(logits[index], batch.chosen(index), seen)
             for place, row, value in zip(index, rows, values.tolist(), strict=True):
                 self._known.values[keys[place], aim.key(row)] = value
             self._known.bytes += _VALUE_BYTES * len(index)
@@ -296,8 +308,8 @@ def engine_of(subject: Subject, batch: Batch) -> MaskedRuns:
     return batch.masked_runs or MaskedRuns(subject, keep_logits=False)
 
 
-def _zeroed(subject: Subject, batch: Batch) -> dict[str, Tensor] | None:
-    """The word embeddings of a batch, by stream, some of them zero; None where none is to be."""
+def _words_with_zeros(subject: Subject, batch: Batch) -> dict[str, Tensor] | None:
+    """The word embeddings of a batch, zero for hidden tokens, by stream; None where no token is hidden that way."""
     inputs = batch.inputs
     if not any(isinstance(item, Zeroed) for item in inputs):
         return None

@@ -1,4 +1,4 @@
-"""One pass over a model: a request says what is wanted, a trace holds what was recorded, and nothing else."""
+"""One pass over a model: a request says what to record, a trace holds what was recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from whence.model.discovery import (
     Structure,
     as_leaf,
     deciding_rows,
-    last_reads,
+    last_rows,
     no_attention,
     no_gradients,
     summary,
@@ -37,7 +37,7 @@ _SEES_ATTENTION = frozenset({"attention", "scores", "values", "deciding", *OF_AT
 
 @dataclass(frozen=True)
 class Request:
-    """What one pass is asked for.
+    """What one pass shall record, and what it changes on the way.
 
     Needs: "attention", "scores", "values", "attention_gradient", "head_gradient", "deciding", "state:AT",
     "gradient:AT" (state included).
@@ -61,12 +61,12 @@ class Request:
 
     @property
     def backward(self) -> bool:
-        """A backward pass follows."""
+        """Whether a backward pass follows."""
         return bool(self.gradients) or not self.needs.isdisjoint(OF_ATTENTION)
 
     @property
     def attention(self) -> bool:
-        """The tap is on, and the model runs on its eager path."""
+        """Whether the tap is on and the model runs on its eager path."""
         ruled = self.rules is not None and self.rules.attention_path == "eager"
         return self.edit is not None or ruled or not self.needs.isdisjoint(_SEES_ATTENTION)
 
@@ -79,7 +79,7 @@ class Request:
 
     @property
     def plain(self) -> bool:
-        """Inputs and attention are the model's own, so the logits are its predictions; rules change no value."""
+        """Whether inputs and attention are the model's own: the logits are then predictions, also under rules."""
         return not self.states and self.edit is None
 
 
@@ -94,7 +94,7 @@ class Trace:
     attention: list[AttentionRecord] = field(default_factory=list)
     states: dict[At, dict[str, Tensor]] = field(default_factory=dict)  # at -> stream -> (batch, token, width)
     gradients: dict[At, dict[str, Tensor]] = field(default_factory=dict)
-    deciding: dict[str, Tensor] = field(default_factory=dict)  # stream -> (batch, token) bool: what the target reads
+    deciding: dict[str, Tensor] = field(default_factory=dict)  # stream -> (batch, token) bool: read by the target
 
 
 class Pass:
@@ -105,10 +105,10 @@ class Pass:
     ) -> None:
         self._forward, self._discovery, self._batch, self._aim = forward, discovery, batch, aim
         self._request, self._name = request, name
-        self._versions: dict[Site, int] = {}  # of tensors that modules gave, to notice changes in place
+        self._versions: dict[Site, int] = {}  # of tensors that modules returned, to notice changes in place
 
     def run(self) -> Trace:
-        """One forward pass with what is asked for switched on, and one backward pass if gradients are."""
+        """One forward pass that records what was requested, and one backward pass if gradients were."""
         request, batch = self._request, self._batch
         model = self._forward.model
         with lent(model), attention_path(model, request.path):
@@ -136,27 +136,27 @@ class Pass:
             if request.backward:
                 differentiate(trace, value, request.gradients, sites, seen)
                 self._check_gradients(trace)
-            kept = {at: sites[at] for at in request.recorded}
-            trace.states = {at: {n: s.turned(seen[s]).detach() for n, s in own.items()} for at, own in kept.items()}
+            for at in request.recorded:
+                trace.states[at] = {stream: site.turned(seen[site]).detach() for stream, site in sites[at].items()}
             _release(trace)
             return trace
 
     def _graph(self, structure: Structure | None) -> contextlib.AbstractContextManager[Any]:
-        """Gradients are followed only where something is differentiated, now or to find the deciding tokens."""
+        """A scope in which a graph is made only if it is needed: for gradients, for deciding tokens or by the rules."""
         request = self._request
-        deciding = structure is not None and "deciding" in request.needs and bool(self._ends(structure))
+        deciding = structure is not None and "deciding" in request.needs and bool(self._product_numbers(structure))
         ruled = request.rules is not None and request.rules.graph
         return torch.enable_grad() if request.backward or deciding or ruled else torch.no_grad()
 
-    def _ends(self, structure: Structure) -> set[int]:
-        """The attentions whose products are kept to find out what the target reads of them."""
-        if self._aim.states:  # a state inside the model may be made before the attention that the output reads
+    def _product_numbers(self, structure: Structure) -> set[int]:
+        """The numbers of the attentions whose products are kept, to find out which queries the target reads."""
+        if self._aim.states:  # a state inside the model may precede the attention that the output reads
             return set(range(len(structure.connections)))
         return set(structure.deciding.values())
 
     def _tap(self, structure: Structure | None) -> Tap:
         request = self._request
-        outputs: set[int] = self._ends(structure) if structure and "deciding" in request.needs else set()
+        outputs: set[int] = self._product_numbers(structure) if structure and "deciding" in request.needs else set()
         if structure and "head_gradient" in request.needs:
             outputs = set(range(len(structure.connections)))
         rules = request.rules
@@ -174,7 +174,7 @@ class Pass:
     def _run_model(
         self, sites: dict[At, dict[str, Site]], structure: Structure | None, tap: Tap
     ) -> tuple[Tensor, dict[Site, Tensor]]:
-        rules, watch = self._request.rules, {site for own in sites.values() for site in own.values()}
+        rules, watch = self._request.rules, {site for by_stream in sites.values() for site in by_stream.values()}
         under = contextlib.nullcontext() if rules is None else rules.on(self._forward.model)
         with under, tap if self._request.attention else contextlib.nullcontext():
             logits, seen = self._forward.run(self._batch, watch, self._changes(sites, structure))
@@ -185,7 +185,7 @@ class Pass:
     def _changes(
         self, sites: dict[At, dict[str, Site]], structure: Structure | None
     ) -> dict[Site, Callable[[Tensor], Tensor]]:
-        """What is done to states while the model runs: cut off from what made them, replaced, ruled, noted."""
+        """Functions applied to states while the model runs: make a leaf, replace, apply rules, note the version."""
         request = self._request
         changes: dict[Site, Callable[[Tensor], Tensor]] = {}
         if structure and request.backward:
@@ -197,7 +197,8 @@ class Pass:
             for at in request.recorded:
                 for stream, site in sites[at].items():
                     changes[site] = _then(changes.get(site), partial(request.rules.state, at, stream))
-        for site in (site for at, own in sites.items() if str(at).startswith("module:") for site in own.values()):
+        of_modules = [by_stream for at, by_stream in sites.items() if str(at).startswith("module:")]
+        for site in (site for by_stream in of_modules for site in by_stream.values()):
             changes[site] = _then(changes.get(site), partial(self._note_version, site))
         return changes
 
@@ -222,7 +223,7 @@ class Pass:
             )
 
     def _check_value(self, value: Tensor) -> None:
-        """Rules keep every value; a pass under rules that computed something else is worth nothing."""
+        """A pass under rules must give the known value of f: rules change gradients, never values."""
         known = self._aim.values
         if self._request.rules is None or known is None:
             return
@@ -246,14 +247,9 @@ class Pass:
         if not inside.any():
             return deciding_rows(records, logits, structure)
         scalar = summary(logits[~inside]) + value[inside].sum()
-        if not scalar.requires_grad:  # a state that is made before all attention
+        if not scalar.requires_grad:  # the state precedes all attention
             return {}
-        found = {}
-        for stream, number in last_reads(records, structure.connections, scalar).items():
-            rows = records[number].read(scalar)
-            if rows is not None:
-                found[stream] = rows
-        return found
+        return last_rows(records, structure.connections, scalar)
 
 
 def states_seen(
@@ -261,13 +257,13 @@ def states_seen(
 ) -> dict[At, StateSeen]:
     """The states at these places as a target reads them: with their real and their deciding tokens.
 
-    Of several streams, that which the output reads is taken; of several calls of a module, the last one.
+    Of several streams, the one that the output reads is taken; of several calls of a module, the last one.
     """
     found = {}
     for at in dict.fromkeys(places):
-        own = discovery.sites(at)
-        name = next((s for s in reversed(own) if s in discovery.structure.deciding), next(reversed(own)))
-        site = own[name]
+        sites = discovery.sites(at)
+        stream = next((s for s in reversed(sites) if s in discovery.structure.deciding), next(reversed(sites)))
+        site = sites[stream]
         spans = site.stream in batch.streams or site.stream == "*"
         real = (batch.mask if site.stream == "*" else batch.streams[site.stream]) if spans else None
         deciding = discovery.deciding_tokens(batch, site.stream) if spans else None
@@ -276,7 +272,7 @@ def states_seen(
 
 
 def replaced(new: Tensor, old: Tensor, leaf: bool = False) -> Tensor:
-    """The new state in the precision of the old one, on demand as what is differentiated at."""
+    """The new state in the precision of the old one; with `leaf`, as a leaf of the graph."""
     return as_leaf(new.to(old.dtype)) if leaf else new.to(old.dtype)
 
 
@@ -284,11 +280,11 @@ def differentiate(
     trace: Trace, value: Tensor, ats: list[At], sites: dict[At, dict[str, Site]], seen: dict[Site, Tensor]
 ) -> None:
     """One backward pass: gradients at the sites and, if asked, of all attention weights and heads, into the trace."""
-    weighed, mixed = ([r for r in trace.attention if need in trace.needs] for need in OF_ATTENTION)
+    with_weights, with_products = ([r for r in trace.attention if need in trace.needs] for need in OF_ATTENTION)
     places = [(at, stream, seen[site]) for at in ats for stream, site in sites[at].items()]
     wanted = [tensor for _, _, tensor in places]
-    wanted += [part for record in weighed for part in record.parts]
-    wanted += [out for record in mixed for out, _ in record.outputs]
+    wanted += [part for record in with_weights for part in record.parts]
+    wanted += [out for record in with_products for out, _ in record.outputs]
     if not value.requires_grad:
         raise ValueError("the target does not depend on the inputs in a way that can be differentiated")
     used = [t for t in wanted if t.requires_grad]
@@ -296,15 +292,15 @@ def differentiate(
     grads = [torch.zeros_like(t) if by_id.get(id(t)) is None else by_id[id(t)] for t in wanted]
     for (at, stream, _), grad in zip(places, grads, strict=False):
         trace.gradients.setdefault(at, {})[stream] = sites[at][stream].turned(grad)
-    rest = iter(grads[len(places) :])
-    for record in weighed:
-        record.gradient_parts = [next(rest) for _ in record.parts]
-    for record in mixed:
-        record.mixed = [(align(out.detach()), align(next(rest))) for out, align in record.outputs]
+    of_attention = iter(grads[len(places) :])
+    for record in with_weights:
+        record.gradient_parts = [next(of_attention) for _ in record.parts]
+    for record in with_products:
+        record.mixed = [(align(out.detach()), align(next(of_attention))) for out, align in record.outputs]
 
 
 def _release(trace: Trace) -> None:
-    """Let go of the graph: what the trace keeps needs it no more."""
+    """Detach what the trace keeps, so that the graph's memory is freed."""
     for record in trace.attention:
         record.parts = [part.detach() for part in record.parts]
         record.value_parts = [part.detach() for part in record.value_parts]
@@ -312,7 +308,7 @@ def _release(trace: Trace) -> None:
 
 
 def _then(first: Callable[[Tensor], Tensor] | None, second: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """One change of a state after another."""
+    """A change that applies `first`, where there is one, and then `second`."""
     return second if first is None else lambda tensor: second(first(tensor))
 
 

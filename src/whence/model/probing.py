@@ -1,4 +1,4 @@
-"""One pass that notes every module call and every attention, and how blocks and places of states are read off them."""
+"""A probing pass, which notes every module call and every attention; finding blocks and sites in its notes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,24 @@ from whence.model.watching import Site, hooked
 
 @dataclass(eq=False)
 class ModuleCall:
-    """One call of a module: what it was given and what it gave."""
+    """One call of a module: its arguments and its output."""
 
     name: str
     number: int  # among the calls of this module in the pass
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Any
+    began: int  # how many calls of any module had begun before this one
+    ended: int  # how many had begun when this one ended: the calls inside it have numbers in between
+
+    def inside(self, outer: ModuleCall) -> bool:
+        """Whether this call was made while the other was under way."""
+        return outer.began < self.began < outer.ended
 
 
 @dataclass(eq=False)
 class Probe:
-    """What one pass told."""
+    """What one probing pass noted."""
 
     calls: list[ModuleCall]  # in the order in which the calls ended: the innermost first
     records: list[AttentionRecord]
@@ -40,15 +46,16 @@ def probe(model: nn.Module, batch_size: int, run: Callable[[], Any]) -> Probe:
     """Note all module calls, and every attention with the calls around it, while the model runs."""
     calls: list[ModuleCall] = []
     started: dict[str, int] = defaultdict(int)
-    running: dict[str, list[int]] = defaultdict(list)  # numbers of the calls under way: a module may call itself
+    running: list[tuple[int, int]] = []  # of the calls under way: number among the module's calls, and among all
     around: list[dict[str, int]] = []
 
     def before(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-        running[name].append(started[name])
+        running.append((started[name], sum(started.values())))
         started[name] += 1
 
     def after(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        calls.append(ModuleCall(name, running[name].pop(), args, kwargs, output))
+        number, began = running.pop()
+        calls.append(ModuleCall(name, number, args, kwargs, output, began, sum(started.values())))
 
     def edit(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         if record.order == len(around):
@@ -57,7 +64,7 @@ def probe(model: nn.Module, batch_size: int, run: Callable[[], Any]) -> Probe:
             around.append({name: started[name] - 1 for name in names if started[name]})
         return weights, values
 
-    tap = Tap(model, batch_size, edit=edit, outputs=range(10**6))
+    tap = Tap(model, batch_size, edit=edit, outputs=range(10**6))  # the products of all attentions
     inside = [(name, module) for name, module in model.named_modules() if name]
     with hooked(inside, before, after), torch.enable_grad(), tap:
         outputs = run()
@@ -75,7 +82,7 @@ def block_entries(
     shared = 0  # calls that are around all attentions: the model, its encoder
     while len(chains) > 1 and all(len(c) > shared and c[shared] == chains[0][shared] for c in chains):
         shared += 1
-    if len(chains) == 1:  # a single block: prefer what stands in a list of blocks
+    if len(chains) == 1:  # a single block: prefer a module that stands in a list
         chains = [sorted(chains[0], key=lambda step: not step[0].split(".")[-1].isdigit())]
     found: dict[tuple[str, int], tuple[Site, Tensor]] = {}
     for chain in chains:
@@ -89,7 +96,7 @@ def block_entries(
 
 
 def producing_site(calls: list[ModuleCall], site: Site, tensor: Tensor, stream: str) -> Site:
-    """The site as the output of the module that made the tensor, where there is one: all its users are then reached."""
+    """The site as the output of the module that returned the tensor, if one did: a change there reaches every use."""
     found: tuple[str, str, int, str | int] = (site.where, site.module, site.call, site.key)
     for call in calls:
         if call.output is tensor:
@@ -103,23 +110,23 @@ def producing_site(calls: list[ModuleCall], site: Site, tensor: Tensor, stream: 
 def root_site(calls: list[ModuleCall], batch: Batch, stream: str, embedding: str | None) -> Site | None:
     """Where a stream enters: the output of its word embedding, or the argument that holds its pixels or vectors."""
     names = tuple(batch.streams)
-    own = {key: tensor for key, tensor in batch.tensors.items() if stream_of(key, names) == stream}
+    tensors = {key: tensor for key, tensor in batch.tensors.items() if stream_of(key, names) == stream}
     key = ids_of(batch.tensors, names, stream)
     if key is not None:
         for call in calls:  # the innermost first
-            if (embedding is None or call.name == embedding) and _embeds(call, own[key]):
+            if (embedding is None or call.name == embedding) and _embeds(call, tensors[key]):
                 return Site(stream, "output", call.name, call.number, -1, tokens_first(call.output))
-    vectors = [key for key, tensor in own.items() if tensor.is_floating_point() and tensor.ndim >= 3]
+    vectors = [key for key, tensor in tensors.items() if tensor.is_floating_point() and tensor.ndim >= 3]
     return Site(stream, "tensor", key=vectors[0]) if vectors else None
 
 
 def _embeds(call: ModuleCall, ids: Tensor) -> bool:
-    """The call turns exactly these token ids into vectors."""
-    given = next((t for _, t in _tensors(call, floating=False)), None)
+    """Whether the call turns exactly these token ids into vectors."""
+    argument = next((t for _, t in _tensors(call, floating=False)), None)
     return (
-        given is not None
-        and given.numel() == ids.numel()
-        and torch.equal(given.reshape(-1), ids.reshape(-1))
+        argument is not None
+        and argument.numel() == ids.numel()
+        and torch.equal(argument.reshape(-1), ids.reshape(-1))
         and isinstance(call.output, Tensor)
         and call.output.is_floating_point()
         and call.output.ndim == 3
@@ -127,29 +134,29 @@ def _embeds(call: ModuleCall, ids: Tensor) -> bool:
 
 
 def output_site(call: ModuleCall, batch: Batch) -> Site:
-    """Where a call of a module gives its first tensor, which has a row for every example of the batch."""
+    """The site of the first tensor in a call's output that has a row for every example of the batch."""
     output = call.output
-    several: Any = (
+    entries: Any = (
         output.items() if isinstance(output, Mapping) else enumerate(output if isinstance(output, tuple) else ())
     )
-    for key, tensor in [(-1, output)] if isinstance(output, Tensor) else several:
+    for key, tensor in [(-1, output)] if isinstance(output, Tensor) else entries:
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             continue
         streams = {length: stream for stream, length in batch.lengths.items()}
         by_token = tensor.ndim == 3
-        turned = by_token and tensor.shape[1] == len(batch) and tensor.shape[0] in streams
-        if turned or tensor.shape[:1] == (len(batch),):
-            stream = streams.get(tensor.shape[0 if turned else 1], "") if by_token else ""
-            return Site(stream, "output", call.name, call.number, key, turned)
+        token_axis_first = by_token and tensor.shape[1] == len(batch) and tensor.shape[0] in streams
+        if token_axis_first or tensor.shape[:1] == (len(batch),):
+            stream = streams.get(tensor.shape[0 if token_axis_first else 1], "") if by_token else ""
+            return Site(stream, "output", call.name, call.number, key, token_axis_first)
     raise ValueError(f"the module {call.name!r} gives no tensor with a row for every example; choose one that does")
 
 
 def tokens_first(state: Tensor) -> bool:
-    """A probe has one example, so the longer of the first two axes is that of the tokens."""
+    """Whether the first axis is that of tokens: the longer of the first two, because a probe has one example."""
     return state.shape[0] > state.shape[1]
 
 
 def _tensors(call: ModuleCall, floating: bool = True) -> list[tuple[str | int, Tensor]]:
     """The tensors among a call's arguments, by position or name."""
-    both: list[tuple[str | int, Any]] = [*enumerate(call.args), *call.kwargs.items()]
-    return [(key, t) for key, t in both if isinstance(t, Tensor) and t.is_floating_point() == floating]
+    arguments: list[tuple[str | int, Any]] = [*enumerate(call.args), *call.kwargs.items()]
+    return [(key, t) for key, t in arguments if isinstance(t, Tensor) and t.is_floating_point() == floating]

@@ -1,4 +1,4 @@
-"""What a pass may run under: rules see every operation, every state that was asked for and every attention product."""
+"""Rules that a pass may run under: they see every operation, every requested state and every attention product."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from whence.model.watching import hooked
 
 
 class Rules(TorchFunctionMode):
-    """A torch function mode with more to see; a subclass changes what flows back, or carries something along."""
+    """A torch function mode that is also told of modules, states and attention.
+
+    A subclass changes gradients, or carries something along with the states.
+    """
 
     attention_path: str | None = "eager"  # "eager" has products to see; "sdpa" is fused; None is the model's own
-    graph = False  # a graph is made even where no gradient is asked for
+    graph = False  # whether a graph is made even where no gradient is requested
 
     @contextlib.contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Subject: a model with its tokenizer or image processor, that can be asked."""
+"""Subject: a model together with its tokenizer or image processor."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Subject:
 
     @property
     def generates(self) -> bool:
-        """Predicts tokens, one after the other."""
+        """Whether the model predicts tokens, one after the other."""
         return TASKS[self.task].generates
 
     @property
@@ -106,13 +106,13 @@ class Subject:
 
     @property
     def multi_label(self) -> bool:
-        """Every class has a probability of its own, a sigmoid, instead of a share of one softmax."""
+        """Whether every class has a probability of its own, a sigmoid, instead of a share of one softmax."""
         return getattr(getattr(self.model, "config", None), "problem_type", None) == "multi_label_classification"
 
     # ---- names of tokens and classes ---------------------------------------------------------------------------------
 
     def pieces(self, text: str) -> list[tuple[int, str]]:
-        """The tokens of a text, ids and pieces."""
+        """The tokens of a text: their ids and pieces."""
         return encoding.pieces(self.processor, text)
 
     @property
@@ -124,7 +124,7 @@ class Subject:
 
     @property
     def unknown(self) -> int | None:
-        """The token for what a tokenizer does not know."""
+        """The id of the token for words that the tokenizer does not know; None where it has none."""
         return self.mask_ids["unknown"]
 
     def name_of(self, index: int) -> str:
@@ -180,7 +180,7 @@ class Subject:
         generate: Any = self.model.generate
         settings: Any = getattr(self.model, "generation_config", None)
         limits = [getattr(settings, name, None) for name in ("max_new_tokens", "max_length")]
-        # transformers stops at 20 tokens where the model does not say; that cuts ordinary sentences
+        # without a limit of the model, transformers stops at 20 tokens and cuts ordinary sentences
         longer = {} if any(limit not in (None, 20) for limit in limits) else {"max_new_tokens": MAX_GENERATED}
         with lent(self.model), torch.no_grad():
             ids = generate(**self.batch([item]).tensors, do_sample=False, num_beams=1, **longer)[0].tolist()
@@ -193,13 +193,14 @@ class Subject:
         return encoding.with_output(item, np.asarray(ids), self.processor, self._start_token)
 
     def _layout(self, item: Input) -> encoding.Layout:
-        """The patches of a picture of this shape, found once."""
+        """The layout of patches in a picture, found once per shape."""
         shape = item.tensors["pixel_values"].shape
         if shape not in self._layouts:
-            self._layouts[shape] = self._found_layout(dict(item.tensors))
+            self._layouts[shape] = self._find_layout(dict(item.tensors))
         return self._layouts[shape]
 
-    def _found_layout(self, arrays: dict[str, np.ndarray]) -> encoding.Layout:
+    def _find_layout(self, arrays: dict[str, np.ndarray]) -> encoding.Layout:
+        """The layout of patches, found by running the model."""
         for _ in range(2):
             text = len(arrays.get("input_ids", ()))
             tensors = {k: torch.from_numpy(a)[None].to(self.device) for k, a in arrays.items()}
@@ -213,7 +214,7 @@ class Subject:
         raise ValueError(no_attention(self.model))
 
     def rows(self, item: Input) -> list[tuple[Input, int]]:
-        """One Input per generated token, holding what that row could see, and the token it produced."""
+        """For every generated token, the Input that the model saw before it, and the token's id."""
         rows = []
         decoder = "decoder_input_ids" in item.tensors
         for feature in item.generated:
@@ -232,9 +233,9 @@ class Subject:
     def batches(
         self, inputs: Sequence[Input], batch_size: int | None = None, seed: int = 0
     ) -> Iterator[tuple[list[int], Batch]]:
-        """Batches of inputs with their numbers; every input comes once."""
+        """Batches, each with the numbers of its inputs; every input is in one batch."""
         side = self._padding_side(inputs)
-        # a processor's time goes with the tokens, padding included; an accelerator's more with the number of passes
+        # a CPU's time grows with the tokens, padding included; an accelerator's more with the number of passes
         enough = 128 if self.device.type == "cpu" else 4096
         for group in buckets(inputs, batch_size, exact=side is None, enough=enough):
             yield group, self.batch([inputs[number] for number in group], seed)
@@ -245,20 +246,20 @@ class Subject:
 
     def _padding_side(self, inputs: Sequence[Input]) -> str | None:
         """The side on which padding leaves the logits as they are, tried once; None: only equal lengths go together."""
-        kind, found = kind_of(inputs[0]), self._discovery(inputs[0])
-        if not found.padding_tried:
+        kind, discovery = kind_of(inputs[0]), self._discovery(inputs[0])
+        if not discovery.padding_tried:
             alike = sorted((i for i in inputs if kind_of(i) == kind), key=lambda item: len(item.features))
             shorter = [item for item in alike if len(item.features) < len(alike[-1].features)]
             if not shorter:
                 return "right"  # nothing to pad yet
-            if any("mask" in name for name in alike[0].tensors):  # without a mask, padding could only pass by chance
+            if any("mask" in name for name in alike[0].tensors):  # unmasked padding could fit only by chance
                 # decoders of encoder-decoders are padded on the right only
                 one_stream = len(set(shorter[-1].streams)) == 1
-                own = getattr(self._tokenizer, "padding_side", "right") if one_stream else "right"
+                preferred = getattr(self._tokenizer, "padding_side", "right") if one_stream else "right"
                 tolerance = 1e-3 if self.dtype in (torch.float64, torch.float32) else 5e-2
-                found.try_padding(shorter[-1], alike[-1], self._logits_of, own, tolerance)
-            found.padding_tried = True
-        return found.padding_side
+                discovery.try_padding(shorter[-1], alike[-1], self._logits_of, preferred, tolerance)
+            discovery.padding_tried = True
+        return discovery.padding_side
 
     def _logits_of(self, inputs: list[Input], side: str) -> Tensor:
         return self.logits(self.batch(inputs, side=side))
@@ -271,17 +272,17 @@ class Subject:
         """Scores by stream, (batch, token) or (batch, height, width) of pixels, to (batch, feature)."""
         return batching.on_features(batch, by_stream)
 
-    # ---- what running the model told ---------------------------------------------------------------------------------
+    # ---- facts found by running the model ----------------------------------------------------------------------------
 
     def discovery(self, batch: Batch) -> Discovery:
-        """What is known of the model on inputs of this kind; found out when first asked for."""
+        """The facts about the model on inputs of this kind, each found out when first asked for."""
         return self._discovery(batch.inputs[0])
 
     def _discovery(self, item: Input) -> Discovery:
         kind = kind_of(item)
         if kind not in self._discoveries:
-            made = Discovery(self._forward, item, self._collate, name=self.name, embedding=self._embedding)
-            self._discoveries[kind] = made
+            discovery = Discovery(self._forward, item, self._collate, name=self.name, embedding=self._embedding)
+            self._discoveries[kind] = discovery
         return self._discoveries[kind]
 
     def structure(self, batch: Batch) -> Structure:
@@ -289,7 +290,7 @@ class Subject:
         return self.discovery(batch).structure
 
     def sites(self, batch: Batch, at: At) -> dict[str, Site]:
-        """The sites of `at`, by stream; those of a module's outputs by the number of the call."""
+        """The sites of a place, by stream; the sites of a module's outputs by the number of the call."""
         return self.discovery(batch).sites(at)
 
     # ---- passes ------------------------------------------------------------------------------------------------------
@@ -377,7 +378,7 @@ class Subject:
         rules: Rules | None = None,
         path: str | None = None,
     ) -> tuple[Tensor, dict[At, StateSeen]]:
-        """The decision logits and the states at some places, without gradients; the rest is as in `logits`."""
+        """The decision logits and the states at some places, without gradients; options as in `logits`."""
         path = "eager" if edit is not None else path if rules is None else rules.attention_path
         with lent(self.model), torch.no_grad(), contextlib.ExitStack() as scopes:
             changes = self._with_words(batch, words or {})
@@ -413,10 +414,10 @@ class Subject:
         if weight is None or weight.ndim != 2:
             return None
         ids = torch.arange(len(weight), device=weight.device)
-        return self.embedded(batch, {stream: ids[None]})[stream][0]  # some models scale what they look up
+        return self.embedded(batch, {stream: ids[None]})[stream][0]  # not the table itself: some models scale its rows
 
     def carried(self, batch: Batch, words: Streams, at: At) -> dict[str, Tensor]:
-        """The states at a place when these word embeddings go in, by stream."""
+        """The states at a place when the model is given these word embeddings, by stream."""
         with lent(self.model), torch.no_grad():
             sites = self.sites(batch, at)
             _, seen = self._forward.run(batch, set(sites.values()), self._with_words(batch, words))
@@ -434,11 +435,11 @@ class Subject:
 
     @property
     def has_paths(self) -> bool:
-        """The model chooses between attention paths, as those of transformers do; a plain module has only its own."""
+        """Whether the model has several attention paths, as in transformers; a plain module has only its own."""
         return any("_attn_implementation_internal" in vars(config) for config in configs(self.model))
 
     def fingerprint(self, *, full: bool = False) -> dict[str, Any]:
-        """All of the model that explaining must leave as it was; `full` adds a hash of every tensor."""
+        """Everything that explaining must not change; `full` adds a hash of every tensor."""
         return fingerprint(self.model, full=full)
 
     def every_call(self, listener: Listener) -> contextlib.AbstractContextManager[None]:
@@ -462,5 +463,5 @@ def _collate(model: nn.Module, tokenizer: Any, inputs: Sequence[Input], side: st
 
 
 def _counts_from_padding(name: str, module: nn.Module) -> bool:
-    """Position embeddings that count from behind the padding index (RoBERTa, MPNet) take that many tokens less."""
+    """Whether positions count from behind the padding index (RoBERTa, MPNet): that many tokens fewer are taken."""
     return "position" in name and isinstance(module, nn.Embedding) and module.padding_idx is not None

@@ -1,9 +1,9 @@
 """The attention tap: sees every attention product of any model while it runs; records it, or edits it.
 
 A model on its eager path, a plain torch module or a caller of `scaled_dot_product_attention` all end in the same two
-steps: a softmax, and the product of what came of it with the values. The tap is a torch function mode that follows the
-softmax to that product. So weights are recorded as the model used them (after soft caps, sinks, biases, masks), and the
-same bits come out as without it.
+steps: a softmax, and the product of its weights with the values. The tap is a torch function mode that follows the
+weights from the softmax to that product. So weights are recorded as the model used them (after soft caps, sinks,
+biases, masks), and an eager model's outputs are the same, bit for bit, as without the tap.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 _SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax, torch._C._nn.__dict__.get("softmax"), torch.special.softmax}
 _PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
 
-HIDDEN = -1e4  # scores below it, with no weight, are those of masks
+HIDDEN = -1e4  # a score below this whose weight is 0 was masked
 
 Edit = Callable[["AttentionRecord", Tensor, Tensor], tuple[Tensor, Tensor]]
 Align = Callable[[Tensor], Tensor]  # to (batch, head, query, width)
@@ -43,7 +43,7 @@ class AttentionRecord:
     query: str = ""  # stream of the queries; "" when the block does not span a whole stream
     key: str = ""
     mixed: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # products, gradients: (batch, head, query, width)
-    score_parts: list[Tensor] = field(default_factory=list)  # what the softmax was given, 0 where nothing may be seen
+    score_parts: list[Tensor] = field(default_factory=list)  # inputs of the softmax, 0 where a mask hides the key
 
     @property
     def weights(self) -> Tensor:
@@ -85,8 +85,8 @@ class Tap(TorchFunctionMode):
     """While active in this thread, every attention block is recorded in `records`, after `edit` if there is one.
 
     `edit(record, weights, values)` returns the weights and values to use instead; `seen(record, weights, values,
-    product, align)` is told of their product. Of the blocks numbered in `outputs` the product is kept too, as a leaf of
-    the graph when nothing before it is in one. `connections` are the streams of queries and keys of each block, in the
+    product, align)` is told of their product. The products of the blocks numbered in `outputs` are kept, as leaves of
+    the graph where no graph leads to them. `connections` are the streams of queries and keys of each block, in the
     order of the blocks, where they are known.
     """
 
@@ -107,25 +107,25 @@ class Tap(TorchFunctionMode):
         self._names = {id(module): name for name, module in model.named_modules()}
         self._batch = batch_size
         self._values, self._scores, self._edit, self._seen = values, scores, edit, seen
-        self._given: Tensor | None = None  # what the last softmax was given, where that is asked for
+        self._softmax_input: Tensor | None = None  # the input of the last softmax, where scores are wanted
         self._outputs, self._connections = outputs, connections
         self._followed: dict[int, tuple[Tensor, Tensor]] = {}  # id -> (tensor, its last form with four axes, or itself)
-        self._last: tuple[Any, Any, Any, Any] | None = None  # shape, call, caller, input of the last head
+        self._last_head: tuple[Any, Any, Any, Any] | None = None  # shape, call, caller, input of the last head
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        self._last, self._followed = None, {}
+        self._last_head, self._followed = None, {}
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
-            return self._expanded(*args, **kwargs)
+            return self._written_out(*args, **kwargs)
         if func is F.multi_head_attention_forward:
-            return self._entered(func, args, kwargs)
+            return self._open_multi_head(func, args, kwargs)
         if func in _SOFTMAX:
             out = func(*args, **kwargs)
             self._followed = {id(out): (out, out)} if out.ndim in (3, 4) else {}
-            self._given = (args[0] if args else kwargs["input"]).detach() if self._scores else None
+            self._softmax_input = (args[0] if args else kwargs["input"]).detach() if self._scores else None
             return out
         if not self._followed:
             return func(*args, **kwargs)
@@ -139,7 +139,7 @@ class Tap(TorchFunctionMode):
         return out
 
     def _follow(self, source: Tensor, out: Tensor) -> None:
-        """Dropout, casts, views, and cutting a sink off leave weights weights."""
+        """Follow the result of dropout, a cast, a view or the cutting off of a sink: it still holds the weights."""
         last = self._followed[id(source)][1]
         reshaped = out.numel() == source.numel()
         cut = out.ndim == source.ndim == 4 and out.shape[:-1] == source.shape[:-1] and out.is_floating_point()
@@ -147,11 +147,12 @@ class Tap(TorchFunctionMode):
             self._followed[id(out)] = (out, out if out.ndim == 4 else last if last.numel() == out.numel() else out)
 
     def _product(self, weights: Tensor, values: Tensor, func: Any = torch.matmul) -> Tensor:
+        """A matrix product of followed weights, of any shape, with values."""
         four = self._followed[id(weights)][1] if id(weights) in self._followed else weights
         if four.ndim == 3:  # (batch * head, query, key)
             four = four.view(-1, max(1, four.shape[0] // self._batch), *four.shape[1:])
         heads = values.reshape(four.shape[0], -1, *values.shape[-2:]) if values.ndim == 3 else values
-        return self._fire(
+        return self._multiply(
             four,
             heads,
             lambda w, v: func(w.reshape(weights.shape), v.reshape(values.shape)),
@@ -159,6 +160,7 @@ class Tap(TorchFunctionMode):
         )
 
     def _einsum(self, equation: str, weights: Tensor, values: Tensor) -> Any:
+        """An einsum of followed weights with values; its axes are aligned by their letters."""
         operands, result = equation.replace(" ", "").split("->")
         left, right = operands.split(",")
         order = sorted(range(len(right)), key=lambda i: left.find(right[i]) if right[i] in left else len(left))
@@ -167,14 +169,14 @@ class Tap(TorchFunctionMode):
             return torch.einsum(equation, weights, values)
         back = sorted(range(4), key=order.__getitem__)
         aligned = sorted(range(len(result)), key=lambda i: left.find(result[i]) if result[i] in left else len(left))
-        return self._fire(
+        return self._multiply(
             weights,
             values.permute(order),
             lambda w, v: torch.einsum(equation, w, v.permute(back)),
             lambda out: out.permute(aligned),
         )
 
-    def _fire(
+    def _multiply(
         self, weights: Tensor, values: Tensor, product: Callable[[Tensor, Tensor], Tensor], align: Align
     ) -> Tensor:
         """Note weights (batch, head, query, key) and values (batch, head, key, width); return their product."""
@@ -185,9 +187,9 @@ class Tap(TorchFunctionMode):
         record.parts.append(weights)
         if self._values:
             record.value_parts.append(values)
-        if self._given is not None:  # a learned sink has a column of its own, which is cut off
-            given = self._given[..., : weights.shape[-1]].reshape(weights.shape)
-            record.score_parts.append(given.masked_fill((weights == 0) & (given < HIDDEN), 0.0))
+        if self._softmax_input is not None:  # a learned sink has a column of its own, which is cut off
+            scores = self._softmax_input[..., : weights.shape[-1]].reshape(weights.shape)
+            record.score_parts.append(scores.masked_fill((weights == 0) & (scores < HIDDEN), 0.0))
         out = product(weights, values)
         if record.order in self._outputs:
             out = out if out.requires_grad else out.detach().requires_grad_()
@@ -198,39 +200,40 @@ class Tap(TorchFunctionMode):
 
     def _record(self, weights: Tensor) -> AttentionRecord:
         """A new record, or the last one when this is a further head of the same block."""
-        own, caller, given = self._calls()
-        head = (weights.shape, own, caller, given)
-        if weights.shape[1] == 1 and self._last is not None and self._last[0] == weights.shape:
-            looped = own is not None and own is self._last[1]  # one forward that loops over its heads
-            siblings = caller is not None and caller is self._last[2] and given is self._last[3]  # a module per head
+        running, caller, argument = self._running_forwards()
+        head = (weights.shape, running, caller, argument)
+        if weights.shape[1] == 1 and self._last_head is not None and self._last_head[0] == weights.shape:
+            looped = running is not None and running is self._last_head[1]  # one forward that loops over its heads
+            # a module per head
+            siblings = caller is not None and caller is self._last_head[2] and argument is self._last_head[3]
             if looped or siblings:
-                self._last = head
+                self._last_head = head
                 return self.records[-1]
-        self._last = head if weights.shape[1] == 1 else None
-        record = AttentionRecord(len(self.records), self._names[id(own.f_locals["self"])] if own else "")
+        self._last_head = head if weights.shape[1] == 1 else None
+        record = AttentionRecord(len(self.records), self._names[id(running.f_locals["self"])] if running else "")
         if record.order < len(self._connections):
             record.query, record.key = self._connections[record.order]
             record.layer = self._connections[: record.order].count((record.query, record.key))
         self.records.append(record)
         return record
 
-    def _calls(self) -> tuple[Any, Any, Any]:
-        """The frames of the running module's forward and of the forward that called it, and the module's input."""
-        found: list[Any] = []
+    def _running_forwards(self) -> tuple[Any, Any, Any]:
+        """Frames of the running module's forward and of the forward that called it, and the running module's input."""
+        forwards: list[Any] = []
         frame: Any = sys._getframe(1)
-        while frame is not None and len(found) < 2:
+        while frame is not None and len(forwards) < 2:
             owner = frame.f_locals.get("self") if frame.f_code.co_name == "forward" else None
             if id(owner) in self._names:
-                found.append(frame)
+                forwards.append(frame)
             frame = frame.f_back
-        if not found:
+        if not forwards:
             return None, None, None
-        own = found[0]
-        given = own.f_locals.get(own.f_code.co_varnames[1]) if own.f_code.co_argcount > 1 else None
-        return own, found[1] if len(found) > 1 else None, given
+        running = forwards[0]
+        argument = running.f_locals.get(running.f_code.co_varnames[1]) if running.f_code.co_argcount > 1 else None
+        return running, forwards[1] if len(forwards) > 1 else None, argument
 
-    def _entered(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run the body of `multi_head_attention_forward` with the tap on: its own override check is answered no."""
+    def _open_multi_head(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run the body of `multi_head_attention_forward` with the tap on, by switching off its own override check."""
         scope = {**func.__globals__, "has_torch_function": lambda tensors: False}
         body = types.FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
         body.__kwdefaults__ = func.__kwdefaults__
@@ -239,7 +242,7 @@ class Tap(TorchFunctionMode):
             out, weights = body(*args, **{**kwargs, "need_weights": True})
         return out, weights if wanted else None
 
-    def _expanded(
+    def _written_out(
         self,
         query: Tensor,
         key: Tensor,
@@ -264,7 +267,7 @@ class Tap(TorchFunctionMode):
             scores = scores + attn_mask
         weights = torch.softmax(scores, -1)
         weights = weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)  # a row that sees nothing
-        self._given = scores.detach() if self._scores else None
+        self._softmax_input = scores.detach() if self._scores else None
         return self._product(F.dropout(weights, dropout_p), value)
 
 

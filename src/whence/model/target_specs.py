@@ -9,13 +9,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from whence.core.inputs import Target
+from whence.core.inputs import POSITIONS, Target
 from whence.core.wording import suggest
 from whence.model.targets import FORMULAS, Function
 
 KINDS = tuple(FORMULAS)  # of a class or token
 STATE_KINDS = ("neuron", "channel", "direction")
-POSITIONS = ("deciding", "mean", "max")
 
 
 class Namer(Protocol):
@@ -33,7 +32,7 @@ class Namer(Protocol):
 
 
 def resolve(wanted: Any, subject: Namer) -> Target | Function:
-    """What the caller wrote to a Target: a label first, then an index, `kind(...)`, a token's text; or a function."""
+    """What a caller wrote, as a Target: first a label, then an index, `kind(...)`, a token's text; or a function."""
     if wanted is None:
         return Target()
     if isinstance(wanted, Target):
@@ -43,13 +42,13 @@ def resolve(wanted: Any, subject: Namer) -> Target | Function:
         return wanted
     if isinstance(wanted, bool) or not isinstance(wanted, (str, int, np.integer)):
         raise ValueError(f"a target is a label, an index, a token's text or a function, not {wanted!r}")
-    # an LM's vocabulary may hold the word "margin", and any text is one unknown token to some: kinds come first
+    # kinds come before tokens: a vocabulary may hold "margin", and to some tokenizers any text is one unknown token
     spec = None if wanted in (subject.labels or ()) else _parsed(wanted)
     if spec is None:
         index = _known_index(wanted, subject)
         return Target("logit", index, subject.name_of(index))
     if spec.kind in STATE_KINDS:
-        return _of_state(spec)
+        return _state_target(spec)
     if spec.keywords or (len(spec.arguments) != 2 if spec.kind == "contrast" else len(spec.arguments) > 1):
         count = "two classes or tokens" if spec.kind == "contrast" else "one class or token, or none"
         given = len(spec.arguments) + len(spec.keywords)
@@ -79,24 +78,24 @@ def _check_target(target: Target) -> None:
         )
 
 
-def _of_state(spec: _Spec) -> Target:
+def _state_target(spec: _Spec) -> Target:
     """`neuron('MODULE', 17, at='mean')`, `channel('MODULE', 17)`, `direction('MODULE', 'vector.npy')`, `mlp:3:17`."""
-    unit = "the file of a vector (.npy)" if spec.kind == "direction" else "a number"
-    form = f"{spec.kind}('MODULE', {unit}), and where it is read as at='deciding', 'mean', 'max' or a token's number"
+    entry = "the file of a vector (.npy)" if spec.kind == "direction" else "a number"
+    form = f"{spec.kind}('MODULE', {entry}), and where it is read as at='deciding', 'mean', 'max' or a token's number"
     given = [*spec.arguments, *([spec.keywords["at"]] if "at" in spec.keywords else [])]
     if spec.keywords.keys() - {"at"} or len(given) not in (2, 3) or not isinstance(given[0], (str, int)):
         raise ValueError(f"the target {spec.text!r} cannot be read; write {form}")
-    site, what = given[:2]
+    site, unit = given[:2]
     at = given[2] if len(given) == 3 else "mean" if spec.kind == "channel" else None
     if isinstance(at, bool) or not (isinstance(at, int) or at in (None, *POSITIONS)):
         raise ValueError(f"the target {spec.text!r} is read at {at!r}; write {form}")
     if spec.kind == "direction":
-        if not isinstance(what, str):
+        if not isinstance(unit, str):
             raise ValueError(f"the target {spec.text!r} cannot be read; write {form}, or use whence.Target.direction")
-        return Target.direction(site, _vector(what), at, name=f"direction {Path(what).stem} in {site}")
-    if not isinstance(what, int) or isinstance(what, bool):
+        return Target.direction(site, _vector(unit), at, name=f"direction {Path(unit).stem} in {site}")
+    if not isinstance(unit, int) or isinstance(unit, bool):
         raise ValueError(f"the target {spec.text!r} cannot be read; write {form}")
-    return (Target.neuron if spec.kind == "neuron" else Target.channel)(site, what, at)
+    return (Target.neuron if spec.kind == "neuron" else Target.channel)(site, unit, at)
 
 
 def _vector(file: str) -> np.ndarray:
@@ -108,7 +107,7 @@ def _vector(file: str) -> np.ndarray:
 
 
 def of_generated(subject: Namer, target: Any, token: int) -> Any:
-    """The target of one generated token: that token, in the kind that was asked for; a state is what it is."""
+    """The target of one generated token: that token, in the kind that was asked for; other targets stay."""
     name = subject.name_of(token)
     if target is None:
         return Target("logit", token, name)
@@ -124,13 +123,13 @@ def of_generated(subject: Namer, target: Any, token: int) -> Any:
 
 
 def _known_index(wanted: Any, subject: Namer) -> int:
-    index = _find(wanted, subject)
+    index = _index_of(wanted, subject)
     if index is None:
-        raise _unknown(wanted, subject)
+        raise _unknown_target(wanted, subject)
     return index
 
 
-def _find(wanted: Any, subject: Namer) -> int | None:
+def _index_of(wanted: Any, subject: Namer) -> int | None:
     """The index of a label, a class number or a single token; None for anything else."""
     labels = subject.labels if not subject.generates else None
     if isinstance(wanted, (int, np.integer)) and not isinstance(wanted, bool):
@@ -150,7 +149,7 @@ def _find(wanted: Any, subject: Namer) -> int | None:
     return None
 
 
-def _unknown(wanted: Any, subject: Namer) -> ValueError:
+def _unknown_target(wanted: Any, subject: Namer) -> ValueError:
     if subject.generates and (not isinstance(wanted, str) or not wanted):
         return ValueError(f"a target names an index or a token's text, not {wanted!r}")
     if subject.generates:
@@ -169,7 +168,7 @@ def _unknown(wanted: Any, subject: Namer) -> ValueError:
 
 
 class _Spec(NamedTuple):
-    """`"contrast('positive', 'negative')"`, taken apart."""
+    """A written target, as `"contrast('positive', 'negative')"`, split into its kind and arguments."""
 
     text: str
     kind: str
@@ -178,7 +177,7 @@ class _Spec(NamedTuple):
 
 
 def _parsed(text: Any) -> _Spec | None:
-    """The kind and arguments of a spec; None for other texts."""
+    """The kind and arguments of a written target; None for a text that names no kind."""
     written = str(text)
     if written in KINDS:
         return _Spec(written, written, [], {})

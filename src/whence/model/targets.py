@@ -18,7 +18,7 @@ Function = Callable[..., Tensor]
 
 def logit(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
     """z_c"""
-    return _at(logits, index)
+    return _entry(logits, index)
 
 
 def probability(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
@@ -30,40 +30,40 @@ def log_probability(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
     """log p_c"""
     if logits.shape[-1] == 1:
         return torch.nn.functional.logsigmoid(logits[:, 0])
-    return _at(logits.log_softmax(-1), index)
+    return _entry(logits.log_softmax(-1), index)
 
 
 def log_odds(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
     """log p_c / (1 - p_c) = z_c - logsumexp of the others; for two classes, z_1 - z_0 exactly."""
     if logits.shape[-1] == 1:
         return logits[:, 0]
-    return _at(logits, index) - _without(logits, index).logsumexp(-1)
+    return _entry(logits, index) - _other_logits(logits, index).logsumexp(-1)
 
 
 def margin(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
     """z_c minus the largest other logit."""
-    return _at(logits, index) - _without(logits, index).amax(-1)
+    return _entry(logits, index) - _other_logits(logits, index).amax(-1)
 
 
 def contrast(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
     """z_c - z_d"""
-    return _at(logits, index) - _at(logits, against)
+    return _entry(logits, index) - _entry(logits, against)
 
 
-def _at(logits: Tensor, index: Tensor) -> Tensor:
+def _entry(logits: Tensor, index: Tensor) -> Tensor:
     return logits.gather(-1, index[:, None])[:, 0]
 
 
-def _without(logits: Tensor, index: Tensor) -> Tensor:
+def _other_logits(logits: Tensor, index: Tensor) -> Tensor:
     return logits.scatter(-1, index[:, None], float("-inf"))
 
 
 FORMULAS = {f.__name__: f for f in (logit, probability, log_probability, log_odds, margin, contrast)}
-_OF_PROBABILITY = ("probability", "log_probability", "log_odds")
+_PROBABILITY_KINDS = ("probability", "log_probability", "log_odds")
 
 
 def of_logits(target: Target) -> bool:
-    """The target names a class or token, and its value follows from the logits alone."""
+    """Whether the target names a class or token, so that its value follows from the logits alone."""
     return target.kind in FORMULAS
 
 
@@ -72,8 +72,8 @@ class StateSeen:
     """A state inside the model, as a target reads it."""
 
     state: Tensor  # (batch, token, width), (batch, width) or (batch, channel, height, width)
-    real: Tensor | None  # (batch, token) bool; None where the state is not one of a stream's tokens
-    deciding: Tensor | None  # (batch, token) bool: what the output reads; None where that is not known
+    real: Tensor | None  # (batch, token) bool; None for a state without a stream's tokens
+    deciding: Tensor | None  # (batch, token) bool: tokens that the output reads; None where unknown
 
     def chosen(self, rows: Sequence[int]) -> StateSeen:
         """The state of these examples."""
@@ -97,7 +97,7 @@ class Aim:
 
     @property
     def fixed(self) -> bool:
-        """No target waits for a prediction."""
+        """Whether every target is known: none waits for a prediction."""
         return self.values is not None
 
     @property
@@ -126,7 +126,7 @@ class Aim:
             self.values = self(logits, batch, states).detach()
 
     def key(self, row: int) -> Hashable:
-        """Equal for targets that have the same value on the same input."""
+        """A key that is equal for targets that have the same value on the same input."""
         target, function = self.targets[row], self._functions[row]
         if function is not None:
             return function
@@ -147,24 +147,33 @@ class Aim:
         logits = wide(logits)
         out = logits.new_zeros(len(logits))
         for kind in dict.fromkeys(t.kind for t in self.targets if not t.of_state and t.kind != "function"):
-            out = self._where([t.kind == kind for t in self.targets], self._of_class(kind, logits), out)
-        for target in {id(t): t for t in self.targets if t.of_state}.values():
-            value = read_state(target, (states or {})[place_of(target.site)]).to(out.dtype)
-            out = self._where([t is target for t in self.targets], value, out)
+            out = self._where([t.kind == kind for t in self.targets], self._class_values(kind, logits), out)
+        for rows in self._rows_by_state().values():  # a position of one target need not exist in other examples
+            target = self.targets[rows[0]]
+            value = read_state(target, (states or {})[place_of(target.site)].chosen(rows))
+            out = out.index_put((torch.tensor(rows, device=out.device),), value.to(out))
         for function in {f for f in self._functions if f is not None}:
-            value = _of_function(function, logits, batch, states or {})
+            value = _function_values(function, logits, batch, states or {})
             out = self._where([f is function for f in self._functions], value, out)
         return out
+
+    def _rows_by_state(self) -> dict[Hashable, list[int]]:
+        """The examples that read the same state in the same way."""
+        found: dict[Hashable, list[int]] = {}
+        for row, target in enumerate(self.targets):
+            if target.of_state:
+                found.setdefault(self.key(row), []).append(row)
+        return found
 
     def _where(self, rows: list[bool], value: Tensor, other: Tensor) -> Tensor:
         return torch.where(torch.tensor(rows, device=other.device), value, other)
 
-    def _of_class(self, kind: str, logits: Tensor) -> Tensor:
-        """One kind of target of every example's class or token: (batch,)."""
+    def _class_values(self, kind: str, logits: Tensor) -> Tensor:
+        """The formula of one kind, for the class or token of every example: (batch,)."""
         index = torch.tensor([t.index or 0 if not t.of_state else 0 for t in self.targets], device=logits.device)
         against = torch.tensor([t.against or 0 for t in self.targets], device=logits.device)
-        if self._multi_label and kind in _OF_PROBABILITY:  # the class by itself, as an only output
-            return FORMULAS[kind](_at(logits, index)[:, None], torch.zeros_like(index), against)
+        if self._multi_label and kind in _PROBABILITY_KINDS:  # the class is read as if it were the only output
+            return FORMULAS[kind](_entry(logits, index)[:, None], torch.zeros_like(index), against)
         return FORMULAS[kind](logits, index, against)
 
     def _check(self, logits: Tensor, states: Mapping[str | int, StateSeen] | None) -> None:
@@ -191,19 +200,21 @@ def place_of(site: str) -> str | int:
     """Where a target's state is, as passes name places: 3, "embeddings", "mlp:3", "module:NAME"."""
     if site.lstrip("-").isdigit():
         return int(site)
-    return site if site in ("embeddings", "word", "pixels") or site.startswith("mlp:") else f"module:{site}"
+    named = site in ("embeddings", "word", "pixels") or site.startswith(("mlp:", "module:"))
+    return site if named else f"module:{site}"  # "module:3" is the module "3", where 3 would be a block
 
 
 def read_state(target: Target, seen: StateSeen) -> Tensor:
     """A neuron, channel or direction of a state, read at the target's position: (batch,)."""
     state = wide(seen.state)
+    state = state[:, None] if state.ndim == 1 else state  # one number per example
     state = state.movedim(1, -1).flatten(1, -2) if state.ndim == 4 else state  # places of a feature map are tokens
     units = _units(target, state)  # (batch,) or (batch, token)
     if units.ndim == 1:
         if target.position not in (None, "mean"):
             raise ValueError(f"{target.site!r} has one vector per example, so the target takes no position")
         return units
-    return _read_at(target, units, seen)
+    return _read_position(target, units, seen)
 
 
 def _units(target: Target, state: Tensor) -> Tensor:
@@ -219,7 +230,7 @@ def _units(target: Target, state: Tensor) -> Tensor:
     return state[..., index]
 
 
-def _read_at(target: Target, units: Tensor, seen: StateSeen) -> Tensor:
+def _read_position(target: Target, units: Tensor, seen: StateSeen) -> Tensor:
     """(batch, token) to (batch,), by the target's position; padding never counts."""
     real = torch.ones_like(units, dtype=torch.bool) if seen.real is None else seen.real
     position = target.position
@@ -244,7 +255,7 @@ def _read_at(target: Target, units: Tensor, seen: StateSeen) -> Tensor:
     return (units * chosen).sum(1) / chosen.sum(1)
 
 
-def _of_function(function: Function, logits: Tensor, batch: Any, states: Mapping[str | int, StateSeen]) -> Tensor:
+def _function_values(function: Function, logits: Tensor, batch: Any, states: Mapping[str | int, StateSeen]) -> Tensor:
     asked = {place: states[place].state for place in getattr(function, "states", ())}
     value = function(logits, batch, asked) if asked else function(logits, batch)
     if not isinstance(value, Tensor) or value.shape != logits.shape[:1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class Site:
     module: str = ""
     call: int = 0  # which of the module's calls in one pass
     key: str | int = 0  # argument or result, by position or name
-    tokens_first: bool = False  # the model keeps it as (token, batch, width)
+    tokens_first: bool = False  # the model keeps the state as (token, batch, width)
 
     def turned(self, tensor: Tensor) -> Tensor:
         """From the model's order of axes to (batch, token, width), and back."""
@@ -64,9 +65,11 @@ def states_at(
     def visit(name: str, where: str, holder: Any) -> Any:
         for site in by_module[name, where]:
             if site.call == calls[name, where]:
-                tensor = _picked(holder, site.key)
+                tensor = given = _picked(holder, site.key)
                 if site in changes:
-                    tensor = site.turned(changes[site](site.turned(tensor)))
+                    changed = changes[site](site.turned(given))
+                    tensor = given if changed is given else site.turned(changed)
+                if tensor is not given:
                     holder = _replaced(holder, site.key, tensor)
                 states[site] = tensor  # the very tensor that the model goes on with
         calls[name, where] += 1
@@ -85,7 +88,7 @@ def states_at(
 
 
 class Listener(Protocol):
-    """What is told of every module call of a pass."""
+    """An object that is told of every module call of a pass."""
 
     def begin(self) -> None: ...
     def enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Any: ...
@@ -94,15 +97,15 @@ class Listener(Protocol):
 
 @contextlib.contextmanager
 def every_call(model: nn.Module, listener: Listener) -> Iterator[None]:
-    """Tell a listener of every module call of every pass in here.
+    """A scope in which a listener is told of every module call of every pass.
 
-    Hooks are put on the modules only when a pass begins: so they run behind the hooks of the pass itself, and the
-    listener is told what backward rules made of arguments and outputs.
+    The listener's hooks are registered only when a pass begins. They therefore run after the hooks of the pass itself,
+    and the listener sees arguments and outputs as backward rules left them.
     """
     with contextlib.ExitStack() as hooks:
 
         def begin(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            hooks.close()  # those of the pass before
+            hooks.close()  # the hooks of the pass before
             listener.begin()
             inside = [(name, one) for name, one in model.named_modules() if one is not model]
             hooks.enter_context(hooked([("", model)], after=listener.leave))
@@ -134,4 +137,8 @@ def _replaced(holder: Any, key: str | int, tensor: Tensor) -> Any:
         if isinstance(key, str):
             return args, {**kwargs, key: tensor}
         return tuple(tensor if i == key else a for i, a in enumerate(args)), kwargs
-    return tuple(tensor if i == key else part for i, part in enumerate(holder))
+    if isinstance(holder, dict):  # the outputs of transformers are dicts, whose attributes follow
+        made = copy.copy(holder)
+        made[str(key)] = tensor
+        return made
+    return type(holder)(tensor if i == key else part for i, part in enumerate(holder))

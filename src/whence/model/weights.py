@@ -1,4 +1,4 @@
-"""Other weights for a while: a copy of a subject whose weights can be drawn anew, stage by stage, and put back."""
+"""Temporary weights: a copy of a subject whose weights can be shuffled, stage by stage, and put back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whence.model.watching import hooked
 
 
 def duplicate(subject: Subject) -> Subject:
-    """A subject with a copy of the model: what is done to its weights does not reach the original."""
+    """A subject with a copy of the model: changes to the copy's weights do not reach the original."""
     return Subject(
         copy.deepcopy(subject.model),
         subject.processor,
@@ -29,7 +29,7 @@ def duplicate(subject: Subject) -> Subject:
 
 
 def weights_sample(subject: Subject) -> list[tuple[str, list[float]]]:
-    """Every parameter's name and three of its entries: by them two models are told apart at next to no cost."""
+    """Every parameter's name and three of its entries: enough to tell two models apart, at next to no cost."""
     sampled = []
     for name, parameter in subject.model.named_parameters():
         flat = parameter.detach().flatten()
@@ -38,7 +38,7 @@ def weights_sample(subject: Subject) -> list[tuple[str, list[float]]]:
 
 
 def stages(subject: Subject, item: Input) -> list[list[str]]:
-    """The modules with weights, in the order in which they are first called: by block, and those between blocks."""
+    """The modules with weights in the order of their first calls, grouped: each block, and those between two blocks."""
     batch = subject.batch([item])
     blocks = {site.module for sites in subject.structure(batch).calls.values() for site in sites}
     called: dict[str, None] = {}
@@ -57,24 +57,24 @@ class ShuffledWeights:
 
     def __init__(self, subject: Subject, names: Sequence[str], generator: torch.Generator, skip: set[int]) -> None:
         modules = [subject.model.get_submodule(name) for name in names]
-        self._own = [p for module in modules for p in module.parameters(recurse=False) if id(p) not in skip]
-        self._before = [parameter.detach().clone() for parameter in self._own]
-        for parameter in self._own:
+        self._parameters = [p for module in modules for p in module.parameters(recurse=False) if id(p) not in skip]
+        self._before = [parameter.detach().clone() for parameter in self._parameters]
+        for parameter in self._parameters:
             order = torch.randperm(parameter.numel(), generator=generator)
             _fill(parameter, parameter.flatten()[order.to(parameter.device)])
 
     @property
     def ids(self) -> set[int]:
         """The parameters that were shuffled: modules that share a parameter shuffle it once."""
-        return set(map(id, self._own))
+        return set(map(id, self._parameters))
 
     @property
     def changed(self) -> bool:
         """Whether the shuffled weights differ from the old ones; equal weights stay equal in any order."""
-        return any(not torch.equal(old, new) for old, new in zip(self._before, self._own, strict=True))
+        return any(not torch.equal(old, new) for old, new in zip(self._before, self._parameters, strict=True))
 
     def restore(self) -> None:
-        for parameter, old in zip(self._own, self._before, strict=True):
+        for parameter, old in zip(self._parameters, self._before, strict=True):
             _fill(parameter, old)
 
 

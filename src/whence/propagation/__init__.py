@@ -1,1 +1,1 @@
-"""What is carried through a model beside its values: parts of states, backward rules, relevance."""
+"""Quantities carried through a model beside its values: parts of states, relevance under backward rules."""

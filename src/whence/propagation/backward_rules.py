@@ -1,7 +1,7 @@
 """Backward rules: function modes under which the model computes what it always does, and gradients mean relevance.
 
 `Conserving` makes gradient x input the relevance of Ali et al. and of AttnLRP. `Positive` makes the gradient itself the
-relevance of Transformer Attribution. Every operation keeps its value, bit for bit; only what flows back is changed.
+relevance of Transformer Attribution. Every operation keeps its value, bit for bit; only its gradient is changed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MASK = {Tensor.masked_fill, torch.masked_fill, torch.where, Tensor.where}
 
 
 class _Ruled(ByActivation):
-    """Asks for a rule wherever an operation has an operand that the target depends on."""
+    """Rules that are asked about every operation on a tensor with a gradient, on which the target may depend."""
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -63,7 +63,7 @@ class _Ruled(ByActivation):
         return x.requires_grad
 
     def ruled(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """An operation on at least one tensor that the target depends on."""
+        """The result of an operation, with the gradient that its rule gives it."""
         raise NotImplementedError
 
 
@@ -72,9 +72,10 @@ class Conserving(_Ruled):
 
     `heads`: attention weights are constants ("hold"), or share the relevance of their products ("half"), or are left to
     the gradient (None). `norms`: deviations are constants; the mean is not. `epsilon` and `gamma` are those of the LRP
-    rules of linear layers. Activations go as act(x)/x. Of a product of two states one half is given to each; unless
-    `heads` is "half", all goes to the factor beside an activation's output. Without both rules they keep the gradient.
-    Where attention weights are held, so are those by which experts are chosen.
+    rules of linear layers. Activations are differentiated as x times the constant act(x)/x. The two factors of a
+    product of states get half of its relevance each; unless `heads` is "half", the factor beside an activation's output
+    gets all of it. Products keep their gradient unless both `heads` and `norms` have rules. Where attention weights are
+    constants, so are the weights by which experts are mixed.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Conserving(_Ruled):
         super().__init__()
         self._heads, self._norms, self._epsilon, self._gamma = heads, norms, epsilon, gamma
         self._halves = heads is not None and norms  # a norm that is not held may be written as a product of two states
-        self._gates: Any = WeakIdKeyDictionary()  # what came out of an activation
+        self._gates: Any = WeakIdKeyDictionary()  # outputs of activations
         self._choices: Any = WeakIdKeyDictionary()  # numbers of the experts that were chosen
 
     def edit(self, record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,7 +105,7 @@ class Conserving(_Ruled):
             return func(*args, **kwargs).detach()  # the deviation in a norm that is written out
         if func in ACTIVATION:
             return self.activated(args[0], func(*args, **kwargs), lambda x: func(x, *args[1:], **kwargs))
-        if func in _CLAMP:  # an activation too, but what it bounds is no gate
+        if func in _CLAMP:  # an activation too, but its output is no gate
             return _sloped(args[0], func(*args, **kwargs), lambda x: func(x, *args[1:], **kwargs))
         if func in _CHOICE and self._heads == "hold":
             chosen = func(*args, **kwargs)
@@ -126,6 +127,7 @@ class Conserving(_Ruled):
         return out
 
     def _gated(self, func: Any, args: Any) -> Tensor:
+        """A product of two states, one of which may be a gate."""
         a, b = args
         if self._heads != "half" and (a in self._gates) != (b in self._gates):
             return func(a.detach(), b) if a in self._gates else func(a, b.detach())
@@ -135,8 +137,8 @@ class Conserving(_Ruled):
         """R_i = sum_j x_i w_ij / (z_j + e) R_j with w + gamma w^+ for w, as a gradient: dz is scaled by z / (z + e)."""
         y = func(*args, **kwargs)
         if func in CONVOLUTION:
-            x, weight, bias, rest = convolution_of(args, kwargs)
-            sharper = func(x, self._sharper(weight), self._sharper(bias), **rest)
+            x, weight, bias, options = convolution_of(args, kwargs)
+            sharper = func(x, self._sharper(weight), self._sharper(bias), **options)
         else:
             x, weight, bias = linear_of(func, args, kwargs)
             sharper = F.linear(x, self._sharper(weight), self._sharper(bias))
@@ -145,6 +147,7 @@ class Conserving(_Ruled):
         return through(y, sharper * torch.where(z == 0, 0.0, share))  # an output of 0 has no relevance to hand on
 
     def _sharper(self, weight: Any) -> Any:
+        """w + gamma w^+"""
         return None if weight is None else weight + self._gamma * weight.clamp(min=0)
 
 
@@ -175,13 +178,13 @@ class Softened(_Ruled):
 class Positive(_Ruled):
     """The relevance of Transformer Attribution, carried by the gradient: z^+ rule, halves at products, shares at sums.
 
-    Norms, activations, softmax, scaling and masking pass relevance on as it is. What has no rule is told in `unknown`.
+    Norms, activations, softmax, scaling and masking pass relevance on as it is. `unknown` names all others.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.unknown: set[str] = set()
-        self._batch = 0  # examples; known from the first attention, before which no relevance is passed to any
+        self._batch = 0  # examples; known from the first attention on, before which relevance is not needed
 
     def seen(self, record: AttentionRecord, weights: Tensor, values: Tensor, product: Tensor, align: Any) -> None:
         self._batch = len(weights)
@@ -210,7 +213,8 @@ class Positive(_Ruled):
         return through(y, x)
 
     def _sum(self, func: Any, args: Any, kwargs: Any) -> Tensor:
-        func = torch.add if func in (Tensor.add_, Tensor.__iadd__) else func  # a rule's output is not changed in place
+        # not in place, because the output of a rule must not change
+        func = torch.add if func in (Tensor.add_, Tensor.__iadd__) else func
         out = func(*args, **kwargs)
         if not (_tracked(args[0]) and _tracked(args[1])):
             source = args[0] if _tracked(args[0]) else args[1]
@@ -250,10 +254,10 @@ class _Excited(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *relevance: Any) -> Any:
         x, weight = ctx.saved_tensors
-        up, down = x.clamp(min=0), x.clamp(max=0)
-        more, less = weight.clamp(min=0), weight.clamp(max=0)
-        share = _ratio(relevance[0], F.linear(up, more) + F.linear(down, less))
-        return None, up * (share @ more) + down * (share @ less), None
+        x_positive, x_negative = x.clamp(min=0), x.clamp(max=0)
+        w_positive, w_negative = weight.clamp(min=0), weight.clamp(max=0)
+        share = _ratio(relevance[0], F.linear(x_positive, w_positive) + F.linear(x_negative, w_negative))
+        return None, x_positive * (share @ w_positive) + x_negative * (share @ w_negative), None
 
 
 class _Shared(torch.autograd.Function):
@@ -276,7 +280,10 @@ class _Shared(torch.autograd.Function):
 
 
 class _Added(torch.autograd.Function):
-    """Relevance of a sum, by each operand's share of it; totals of each example are then set in proportion and kept."""
+    """Relevance of a sum, divided by each operand's share of it and then rescaled.
+
+    For each example, the totals of both operands are set in proportion to their sizes and add up to the sum's total.
+    """
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, u: Tensor, v: Tensor, examples: int) -> Tensor:
@@ -291,11 +298,12 @@ class _Added(torch.autograd.Function):
         a, b = u * share, v * share
         total, first, second = (t.reshape(ctx.examples, -1).sum(1) for t in (relevance[0], a, b))
         both = first.abs() + second.abs()
-        return None, _scaled(a, first, total, both), _scaled(b, second, total, both), None
+        return None, _rescaled(a, first, total, both), _rescaled(b, second, total, both), None
 
 
-def _scaled(part: Tensor, own: Tensor, total: Tensor, both: Tensor) -> Tensor:
-    scale = _ratio(_ratio(own.abs(), both) * total, own)
+def _rescaled(part: Tensor, part_total: Tensor, total: Tensor, both: Tensor) -> Tensor:
+    """The part, rescaled so that its total for each example is its share |part_total| / both of the whole total."""
+    scale = _ratio(_ratio(part_total.abs(), both) * total, part_total)
     return (part.reshape(len(scale), -1) * scale[:, None]).view_as(part)
 
 
@@ -305,6 +313,7 @@ def _ratio(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _half(tensor: Tensor) -> Tensor:
+    """The tensor, with half of its gradient."""
     return _Scaled.apply(tensor.detach(), tensor, 0.5, ())
 
 
@@ -320,6 +329,7 @@ def _sloped(x: Tensor, y: Tensor, function: Any) -> Tensor:
 
 
 def _tracked(value: Any) -> bool:
+    """Whether a tensor, or one in a list, has a gradient."""
     if isinstance(value, (tuple, list)):
         return any(map(_tracked, value))
     return isinstance(value, Tensor) and value.requires_grad

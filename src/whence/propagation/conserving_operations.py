@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch.autograd.graph import Node
 
-_BY_RULE = ("_Through", "_Scaled")  # how rules are written
-# y * dy is x * dx for these: y(a x) = a y(x), in all inputs together
+_BY_RULE = ("_Through", "_Scaled")  # autograd functions by which rules are written
+# homogeneous operations, y(a x) = a y(x) in all inputs together, conserve: y * dy is the sum of x * dx
 _HOMOGENEOUS = {
     "Abs", "AccumulateGrad", "Add", "Alias", "Amax", "Amin", "AsStrided", "AvgPool2D", "Cat", "Clone", "ConstantPadNd",
     "CopySlices", "Cumsum", "Diagonal", "Dropout", "Embedding", "Expand", "Flip", "Gather", "Index", "IndexAdd",
@@ -29,12 +29,12 @@ _SPELLED = {"NativeLayerNorm": "layer_norm", "Bmm": "matmul", "Mm": "matmul", "A
 
 
 def _short(node: Node) -> str:
-    """`torch::autograd::AccumulateGrad` and `SinBackward0` without what is around the name."""
+    """The bare name of an operation: AccumulateGrad of `torch::autograd::AccumulateGrad`, Sin of `SinBackward0`."""
     return node.name().rpartition("::")[2].partition("Backward")[0]
 
 
 def leaks(node: Node) -> bool:
-    """The operation gives its inputs more or less relevance than it was given."""
+    """Whether the operation gives its inputs more or less relevance than its output has."""
     name = _short(node)
     following = [step for step, _ in node.next_functions]
     if name in _FACTORS:
@@ -46,14 +46,14 @@ def leaks(node: Node) -> bool:
 
 
 def _halved(node: Node | None) -> bool:
-    """A factor that a rule gives half of the relevance."""
+    """Whether a rule gives this factor of a product half of the relevance."""
     while node is not None and _short(node) in _VIEWS:
         node = node.next_functions[0][0]
     return node is not None and _short(node) in _BY_RULE
 
 
 def operation_name(node: Node) -> str:
-    """As users write it: scaled_dot_product_attention, softmax, layer_norm."""
+    """The operation's name as users write it: scaled_dot_product_attention, softmax, layer_norm."""
     name = _short(node)
     if name.startswith("ScaledDotProduct"):
         return "scaled_dot_product_attention"

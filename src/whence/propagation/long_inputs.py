@@ -1,7 +1,7 @@
-"""Long inputs: attention and its gradient one head and a few rows at a time, in the backward pass, never kept.
+"""Long inputs: attention and its gradient are computed one head and a few rows at a time, and never kept whole.
 
-The model runs on its fused path. Where that calls `scaled_dot_product_attention`, the backward pass computes weights A
-and gradient G again tile by tile, hands each tile to a fold over layers, last to first, and goes on as usual.
+The model runs on its fused path, `scaled_dot_product_attention`. Its backward pass computes weights A and gradients G
+again, tile by tile, and hands each tile to a fold over layers, last to first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from whence.model.targets import Aim
 
 LONG_BYTES = 2**30  # of attention weights and their gradients; beyond that, attention is folded instead of kept
 
-_TILE_BYTES = 2**22  # of one tile of weights: about what a core's cache holds
+_TILE_BYTES = 2**22  # of one tile of weights: about the size of a core's cache
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Fold:
     """A method as a fold over attention blocks, last to first; the state is (batch, row, feature).
 
     `start(deciding)` makes the state from the tokens that the output reads, stream -> (batch, token) bool.
-    `tile(state, added, rows, keys, weights, gradient, share)` adds what some heads and queries contribute, their
-    weights and gradient being (batch, head, query, key), to `added`; `rows` and `keys` are their places among the
-    features, and `share` is 1 / heads. `merge(state, added, queries)` makes the next state.
+    `tile(state, added, rows, keys, weights, gradient, share)` adds the contribution of some heads and queries to
+    `added`: `weights` and `gradient` are (batch, head, query, key), `rows` and `keys` the places of queries and keys
+    among the features, and `share` is 1 / heads. `merge(state, added, queries)` makes the next state.
     """
 
     start: Callable[[dict[str, Tensor]], Tensor]
@@ -42,7 +42,7 @@ class Fold:
 
 
 def fold_attention(subject: Subject, batch: Batch, aim: Aim, fold: Fold, start_layer: int = 0) -> Tensor | None:
-    """What a fold over all attention comes to, in memory that does not grow with the number of layers.
+    """The result of a fold over all attention, in memory that does not grow with the number of layers.
 
     None where keeping attention is cheaper, or where folding is not possible: the model has several streams, or its
     fused path does not make the same logits.
@@ -50,6 +50,8 @@ def fold_attention(subject: Subject, batch: Batch, aim: Aim, fold: Fold, start_l
     layers = len(subject.structure(batch).connections)
     weights = len(batch) * batch.mask.shape[1] ** 2 * layers * subject.heads
     worthwhile = len(batch.streams) == 1 and weights * 8 >= LONG_BYTES
+    if aim.states and len({aim.key(row) for row in range(len(batch))}) > 1:
+        return None  # the targets may end in different layers, and the fold starts once for all examples
     if not worthwhile or not 0 <= start_layer < layers or not has_fused_path(subject, batch):
         return None
     rules = TiledAttention(fold, next(iter(batch.streams)), start_layer)
@@ -59,21 +61,24 @@ def fold_attention(subject: Subject, batch: Batch, aim: Aim, fold: Fold, start_l
 
 def has_fused_path(subject: Subject, batch: Batch) -> bool:
     """Whether the fused path makes all of the model's attention, and the same logits as the eager one: tried once."""
-    found = subject.discovery(batch)
+    discovery = subject.discovery(batch)
 
-    def tried() -> bool:
+    def try_it() -> bool:
         rules = TiledAttention()
-        plain = subject.logits(found.probe_batch, path="eager")
-        fused = subject.logits(found.probe_batch, rules=rules)
-        whole = all(query == key != "" for query, key in found.structure.connections)
+        plain = subject.logits(discovery.probe_batch, path="eager")
+        fused = subject.logits(discovery.probe_batch, rules=rules)
+        self_attention = all(query == key != "" for query, key in discovery.structure.connections)
         same = torch.allclose(plain, fused, rtol=1e-3, atol=1e-3)
-        return same and whole and rules.calls == len(found.structure.connections)
+        return same and self_attention and rules.calls == len(discovery.structure.connections)
 
-    return found.remember("the fused path makes all attention", tried)
+    return discovery.remember("the fused path makes all attention", try_it)
 
 
 class TiledAttention(Rules):
-    """A pass on the fused path whose backward pass feeds a fold: `result`; `calls` counts the blocks."""
+    """A pass on the fused path whose backward pass feeds a fold.
+
+    `result` is the state of the fold, `calls` the number of attention blocks so far.
+    """
 
     attention_path = "sdpa"
 
@@ -93,7 +98,7 @@ class TiledAttention(Rules):
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
         given = dict(zip(names, args, strict=False)) | kwargs
         query, mask, scale = given["query"], given.get("attn_mask"), given.get("scale")
-        if mask is not None and mask.dtype == torch.bool:  # a row of padding that sees nothing would make NaN
+        if mask is not None and mask.dtype == torch.bool:  # a row of padding that sees no key would make NaN
             mask = mask | ~mask.any(-1, keepdim=True)
         return _Attention.apply(
             query,
@@ -108,6 +113,8 @@ class TiledAttention(Rules):
 
 
 class _Attention(torch.autograd.Function):
+    """Fused attention whose backward pass goes through tiles of weights and gradients."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -121,54 +128,54 @@ class _Attention(torch.autograd.Function):
         layer: int,
     ) -> Tensor:
         ctx.save_for_backward(query, key, value, mask)
-        ctx.rest = (causal, scale, rules, layer)
+        ctx.options = (causal, scale, rules, layer)
         grouped = query.shape[1] != key.shape[1]
         return F.scaled_dot_product_attention(query, key, value, mask, 0.0, causal, scale=scale, enable_gqa=grouped)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         query, key, value, mask = ctx.saved_tensors
-        causal, scale, rules, layer = ctx.rest
-        out = gradients[0]
+        causal, scale, rules, layer = ctx.options
+        d_out = gradients[0]
         batch, heads, tokens, _ = query.shape
         group = heads // key.shape[1]
         d_query, d_key, d_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
         size = max(1, min(tokens, _TILE_BYTES // (4 * batch * key.shape[2])))
         if rules.result is None:
-            rules.result = rules.fold.start({rules.stream: (out != 0).any(-1).any(1)})
+            rules.result = rules.fold.start({rules.stream: (d_out != 0).any(-1).any(1)})
         added = torch.zeros_like(rules.result)
         everything = slice(0, tokens)
         for head in range(heads):
             k, v = (t[:, head // group].to(accumulation(t.dtype)) for t in (key, value))
             for begin in range(0, tokens, size):
                 rows = slice(begin, min(begin + size, tokens))
-                q, o = (t[:, head, rows].to(accumulation(t.dtype)) for t in (query, out))
+                q, d_o = (t[:, head, rows].to(accumulation(t.dtype)) for t in (query, d_out))
                 weights = torch.baddbmm(_mask(mask, causal, head, rows, k, q), q, k.transpose(1, 2), alpha=scale)
                 weights = weights.softmax(-1)
-                gradient = o @ v.transpose(1, 2)
+                gradient = d_o @ v.transpose(1, 2)
                 if layer >= rules.start_layer:
                     part, change = weights[:, None], gradient[:, None]
                     rules.fold.tile(rules.result, added, rows, everything, part, change, 1 / heads)
-                d_value[:, head // group] += (weights.transpose(1, 2) @ o).to(value.dtype)
-                weighed = gradient.mul_(weights)
-                weighed.sub_(weights.mul_(weighed.sum(-1, keepdim=True)))  # the gradient of the scores
-                d_query[:, head, rows] = (weighed @ k).mul_(scale).to(query.dtype)
-                d_key[:, head // group] += (weighed.transpose(1, 2) @ q).mul_(scale).to(key.dtype)
+                d_value[:, head // group] += (weights.transpose(1, 2) @ d_o).to(value.dtype)
+                d_scores = gradient.mul_(weights)
+                d_scores.sub_(weights.mul_(d_scores.sum(-1, keepdim=True)))
+                d_query[:, head, rows] = (d_scores @ k).mul_(scale).to(query.dtype)
+                d_key[:, head // group] += (d_scores.transpose(1, 2) @ q).mul_(scale).to(key.dtype)
         if layer >= rules.start_layer:
             rules.result = rules.fold.merge(rules.result, added, everything)
         return d_query, d_key, d_value, None, None, None, None, None
 
 
 def _mask(mask: Tensor | None, causal: bool, head: int, rows: slice, k: Tensor, q: Tensor) -> Tensor:
-    """What is added to the scores of some rows of a head: (batch, row, key), or what broadcasts to it."""
+    """The mask that is added to the scores of some rows of a head: (batch, row, key), or a shape that broadcasts."""
     if causal:
-        here = torch.arange(rows.start, rows.stop, device=k.device)[:, None]
-        future = torch.arange(k.shape[1], device=k.device)[None] > here
+        row = torch.arange(rows.start, rows.stop, device=k.device)[:, None]
+        future = torch.arange(k.shape[1], device=k.device)[None] > row
         return torch.zeros_like(future, dtype=q.dtype).masked_fill_(future, float("-inf"))
     if mask is None:
         return q.new_zeros(1)
-    own = mask[:, head if mask.shape[1] > 1 else 0]
-    own = own[:, rows] if own.shape[1] > 1 else own
-    if own.dtype != torch.bool:
-        return own.to(q.dtype)
-    return q.new_zeros(own.shape).masked_fill_(~own, float("-inf"))
+    head_mask = mask[:, head if mask.shape[1] > 1 else 0]
+    head_mask = head_mask[:, rows] if head_mask.shape[1] > 1 else head_mask
+    if head_mask.dtype != torch.bool:
+        return head_mask.to(q.dtype)
+    return q.new_zeros(head_mask.shape).masked_fill_(~head_mask, float("-inf"))

@@ -1,4 +1,4 @@
-"""The operations that transformers are made of, by what they are to a rule; and norms and activations made linear."""
+"""The operations that transformers are made of, grouped as rules need them; norms and activations as linear maps."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ HOMOGENEOUS = {
 
 
 def is_activation(module: nn.Module) -> bool:
-    """A module that is one elementwise nonlinearity, however it writes it."""
+    """Whether a module is one elementwise nonlinearity, whatever operations its forward uses."""
     if isinstance(module, (nn.MultiheadAttention, nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.Softmax2d)):
         return False
     return type(module).__module__ in ("torch.nn.modules.activation", "transformers.activations")
 
 
 def frozen_norm(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Callable[[Tensor], Tensor], Tensor | None]:
-    """A norm at its true deviation: its input, the linear map that it then is, and its bias."""
+    """A norm with its deviation held constant: its input, the linear map that remains, and its bias."""
     x, scale, centred, bias = norm_of(func, args, kwargs)
 
     def apply(tensor: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def frozen_norm(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Callable[[Te
 
 
 def norm_of(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, tuple[int, ...], Tensor | None]:
-    """Input of a norm, weight by deviation, the axes over which it takes the mean off (none in an RMS norm), bias."""
+    """Input of a norm, weight / deviation, the axes over which the mean is subtracted (none in an RMS norm), bias."""
     layered = func is not F.rms_norm
     names = ("input", "normalized_shape", "weight", "bias", "eps") if layered else ("input", "shape", "weight", "eps")
     given = dict(zip(names, args, strict=False)) | kwargs
@@ -73,7 +73,7 @@ def norm_of(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, tuple[in
 
 
 def slope(function: Callable[[Tensor], Tensor], x: Tensor, y: Tensor | None = None) -> Tensor:
-    """f(x) / x of an activation, y being f(x) where it is known, with its limit at 0 from above."""
+    """f(x) / x of an activation; where x is 0, the limit from above. `y` is f(x), where it is known."""
     y = function(x) if y is None else y
     if not x.numel():
         return x
@@ -98,11 +98,14 @@ def convolution_of(args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Tensor | Non
 
 
 class ByActivation(Rules):
-    """Rules to which every activation that is a module is one operation, however it writes it: `inside` is then set."""
+    """Rules that take every activation module as one operation, whatever operations its forward uses.
+
+    While such a module runs, `inside` is above 0, and its single operations have no rules.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.inside = 0  # activations that are running
+        self.inside = 0  # number of activation modules under way
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
@@ -112,11 +115,11 @@ class ByActivation(Rules):
         return is_activation(module)
 
     def concerns(self, x: Tensor) -> bool:
-        """The rules have to do with what goes into this activation."""
+        """Whether the rules apply to an activation of this input."""
         raise NotImplementedError
 
     def activated(self, x: Tensor, y: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """The output of an activation, under its rule."""
+        """The output y = function(x) of an activation, under its rule."""
         raise NotImplementedError
 
     def entering(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Parts of states: what each source contributed to every tensor of a pass, carried along while the model runs.
+"""Parts of states: the contribution of each source to every tensor of a pass, carried along while the model runs.
 
 A state is a sum of parts, one per source, and a rest (biases). Parts go through views, sums, linear maps and norms as
 the state itself does, with attention weights and norms' deviations held at their true values. So the parts of a state
@@ -38,12 +38,12 @@ Split = Literal["absdot", "norm", "equal", "none"]
 
 
 class Parts(ByActivation):
-    """The parts of every state that comes of a state with parts: (source, *state), the last of them being the rest."""
+    """The parts of every state computed from a state with parts: (source, *state); the last entry is the rest."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._parts: Any = WeakIdKeyDictionary()  # tensor -> its parts, as long as the model keeps it
-        self._gates: Any = WeakIdKeyDictionary()  # what came out of an activation
+        self._parts: Any = WeakIdKeyDictionary()  # tensor -> its parts, as long as the model keeps the tensor
+        self._gates: Any = WeakIdKeyDictionary()  # outputs of activations
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
@@ -60,14 +60,14 @@ class Parts(ByActivation):
             self._carry(func, args, kwargs, known, before, out)
         return out
 
-    # ---- what subclasses decide for themselves ---------------------------------------------------------------------
+    # ---- decisions of subclasses -------------------------------------------------------------------------------------
 
     def settled(self, parts: Tensor) -> Tensor:
-        """Parts as they enter an operation that is not linear, or leave a layer: here the rest may be divided."""
+        """Parts before an operation that is not linear, or after a layer: a subclass may divide the rest here."""
         return parts
 
     def projected(self, x: Tensor, parts: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        """The parts of a linear layer's output; the bias joins the rest."""
+        """The parts of a linear layer's output; the bias is added to the rest."""
         return add_rest(nn.functional.linear(parts, weight), bias)
 
     def joined(self, a: Tensor, first: Tensor, b: Tensor, second: Tensor, out: Tensor) -> Tensor:
@@ -75,50 +75,53 @@ class Parts(ByActivation):
         return first + second
 
     def added(self, a: Tensor, parts: Tensor, other: Any, out: Tensor) -> Tensor | None:
-        """The parts of the sum of a tensor with parts and something without: it joins the rest."""
+        """The parts of the sum of `a`, which has parts, and `other`, which has none and is added to the rest."""
         return with_rest(parts.expand(-1, *out.shape), other)
 
     def normed(self, x: Tensor, out: Tensor, parts: Tensor) -> None:
-        """A norm made `out`, which has these parts, of `x`."""
+        """Told that a norm turned `x` into `out`, which has these parts."""
 
     # ---- one operation -----------------------------------------------------------------------------------------------
 
     def _carry(
         self, func: Any, args: Any, kwargs: Any, known: list[Tensor], parts: dict[int, Tensor], out: Any
     ) -> None:
-        made = None
+        """Give the result of one operation its parts; none where the operation is not known."""
+        out_parts = None
         if func in LINEAR:
             x, weight, bias = linear_of(func, args, kwargs)
-            made = self.projected(x, parts[id(x)], weight, bias) if id(x) in parts else None
+            out_parts = self.projected(x, parts[id(x)], weight, bias) if id(x) in parts else None
         elif func in NORM:
             x, apply, bias = frozen_norm(func, args, kwargs)
             ready = self.settled(parts[id(x)])
             normed = torch.empty_like(ready)
             for part, place in zip(ready, normed, strict=True):  # one by one, so that intermediate tensors stay small
                 place.copy_(apply(part))
-            made = self.settled(add_rest(normed, bias))
-            self.normed(x, out, made)
+            out_parts = self.settled(add_rest(normed, bias))
+            self.normed(x, out, out_parts)
         elif func in ACTIVATION:
-            made = self.settled(parts[id(args[0])]) * slope(lambda x: func(x, *args[1:], **kwargs), args[0])
+            out_parts = self.settled(parts[id(args[0])]) * slope(lambda x: func(x, *args[1:], **kwargs), args[0])
             self._gates[out] = True
         elif func in ADD or func in SUBTRACT:
-            made = self._sum(func in SUBTRACT, args, parts, out)
+            out_parts = self._sum(func in SUBTRACT, args, parts, out)
         elif func in MULTIPLY and len(known) == 2:
             gate, other = (args[0], args[1]) if args[0] in self._gates else (args[1], args[0])
-            made = self.settled(parts[id(other)]) * gate if gate in self._gates else None
+            out_parts = self.settled(parts[id(other)]) * gate if gate in self._gates else None
         elif func in JOIN:
             lost = any(t.requires_grad and id(t) not in parts for t in args[0])
-            made = None if lost else _side_by_side(func, args, kwargs, parts)
+            out_parts = None if lost else _side_by_side(func, args, kwargs, parts)
         elif func is Tensor.type_as:
-            made = parts[id(args[0])].to(out.dtype) if id(args[0]) in parts else None
+            out_parts = parts[id(args[0])].to(out.dtype) if id(args[0]) in parts else None
         elif len(known) == 1 and (func in HOMOGENEOUS or func in MULTIPLY or func in PRODUCT):
-            made = _mapped(func, args, kwargs, known[0], parts[id(known[0])])
-        pairs = zip(out, made, strict=True) if isinstance(out, (tuple, list)) and made is not None else ((out, made),)
-        for tensor, its_parts in pairs:
+            out_parts = _mapped(func, args, kwargs, known[0], parts[id(known[0])])
+        pairs: Any = ((out, out_parts),)
+        if isinstance(out, (tuple, list)) and out_parts is not None:
+            pairs = zip(out, out_parts, strict=True)
+        for tensor, tensor_parts in pairs:
             if isinstance(tensor, Tensor):
                 self._parts.pop(tensor, None)
-                if its_parts is not None:
-                    self._parts[tensor] = its_parts
+                if tensor_parts is not None:
+                    self._parts[tensor] = tensor_parts
 
     def _sum(self, minus: bool, args: Any, parts: dict[int, Tensor], out: Tensor) -> Tensor | None:
         a, b = args[0], args[1]
@@ -143,7 +146,7 @@ class Parts(ByActivation):
 
 @dataclass
 class _Product:
-    """Weights and values that were multiplied, and of each entry the row (batch, token) and column (head, width)."""
+    """An attention product: weights and values, and the row (batch, token) and column (head, width) of each entry."""
 
     weights: Tensor  # (batch, head, query, key)
     values: Tensor  # (batch, head, key, width)
@@ -152,11 +155,11 @@ class _Product:
 
 
 class Layers(Parts):
-    """Parts within each layer: the state of every token is a source of its own where it enters the layer.
+    """Parts within each layer: every token's state is a source where it enters the layer.
 
     `reduce(parts, whole)` is called once a layer with (source and rest, batch, token, width) and (batch, token, width),
     at a stage: "attention" (after the output projection), "residual" (after the residual is added, and after the norm
-    where that follows) or "block" (the layer's output; the feed-forward part joins the rest). `maps` collects the
+    where one follows) or "block" (the layer's output; the feed-forward part is added to the rest). `maps` collects the
     results.
     """
 
@@ -172,28 +175,28 @@ class Layers(Parts):
         self._tokens_first = tokens_first  # the model keeps its states as (token, batch, width)
         self.maps: list[Any] = []
         self._subject, self._stage, self._reduce = subject, stage, reduce
-        self._products: Any = WeakIdKeyDictionary()  # products of attention that were not projected yet
-        self._ends_in_norm = False  # layers without a feed-forward part hand on the norm of their sum
+        self._products: Any = WeakIdKeyDictionary()  # attention products before the output projection
+        self._ends_in_norm = False  # a layer without a feed-forward part returns the norm of its sum
         self._new_layer()
 
     def _new_layer(self) -> None:
         self._attended = False
-        self._first: Tensor | None = None  # the sum of residual and attention
-        self._latest: tuple[Tensor, Tensor] | None = None  # that sum and its parts
-        self._norm: tuple[Tensor, Tensor] | None = None  # the norm of that sum, and its parts
-        self._last: Tensor | None = None  # the sum to which the feed-forward part was added too
+        self._residual_sum: Tensor | None = None  # the sum of residual and attention
+        self._sum_with_parts: tuple[Tensor, Tensor] | None = None  # the same sum, and its parts
+        self._sum_norm: tuple[Tensor, Tensor] | None = None  # the norm of that sum, and its parts
+        self._layer_sum: Tensor | None = None  # the sum to which the feed-forward part was added too
         self._post = False  # norms follow the sums (post-LN)
         self._done = False  # this layer's parts were reduced
 
     def state(self, at: str | int, stream: str, tensor: Tensor) -> Tensor:
-        self._end(tensor)
+        self._begin_layer(tensor)
         if self._stage != "attention":
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 self._parts[tensor] = diagonal(tensor)
         return tensor
 
     def decided(self, logits: Tensor) -> None:
-        self._end(None)
+        self._begin_layer(None)
 
     def seen(self, record: AttentionRecord, weights: Tensor, values: Tensor, product: Tensor, align: Align) -> None:
         with torch._C.DisableTorchFunction(), torch.no_grad():
@@ -207,7 +210,7 @@ class Layers(Parts):
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._done:  # the rest of the layer need not be followed
+        if self._done:  # the remainder of the layer need not be followed
             return func(*args, **kwargs)
         products = [tensor for tensor in _flat(args, kwargs) if tensor in self._products]
         if not products:
@@ -229,6 +232,7 @@ class Layers(Parts):
         return out
 
     def _together(self, products: list[_Product], func: Any, args: Any, kwargs: Any) -> _Product:
+        """The products of single heads as one product."""
         widths = [p.values.shape[1] * p.values.shape[3] for p in products]
         columns = [p.columns + sum(widths[:n]) for n, p in enumerate(products)]
         return _Product(
@@ -239,7 +243,7 @@ class Layers(Parts):
         )
 
     def _project(self, product: _Product, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
-        """sum_h A_ij W_O^h v_j for every i and j, laid out as the model lays out its states."""
+        """Parts of the projected product: sum_h A_ij W_O^h v_j for every i and j, laid out as the model's states."""
         heads, width = product.values.shape[1], product.values.shape[3]
         columns = product.columns.reshape(-1, product.columns.shape[-1])[0]
         by_head = torch.empty_like(weight)
@@ -249,12 +253,12 @@ class Layers(Parts):
         parts = moved.new_zeros(sources + 1, batch, tokens, len(weight))
         parts[:-1] = torch.einsum("bhij,bhjo->jbio", product.weights, moved)
         add_rest(parts, bias)
-        rows = product.rows[..., 0]  # of each place in the model's layout
+        rows = product.rows[..., 0]  # row (batch, token) of each place in the model's layout
         self._attended = True
         if self._stage == "attention":
             whole = torch.empty_like(parts[0])
             whole.flatten(0, 1)[rows] = out
-            self._take(whole, parts)
+            self._finish_layer(whole, parts)
         else:
             self._parts[out] = parts.flatten(1, 2)[:, rows]
 
@@ -265,45 +269,46 @@ class Layers(Parts):
 
     def joined(self, a: Tensor, first: Tensor, b: Tensor, second: Tensor, out: Tensor) -> Tensor:
         made = first + second
-        if self._attended and self._first is None:
-            self._first, self._latest = out, (out, made)
+        if self._attended and self._residual_sum is None:
+            self._residual_sum, self._sum_with_parts = out, (out, made)
         return made
 
     def added(self, a: Tensor, parts: Tensor, other: Any, out: Tensor) -> Tensor | None:
         made = with_rest(parts.expand(-1, *out.shape), other)
-        if self._first is not None and self._last is None:  # the feed-forward part comes: `a` is what it is added to
-            self._post, self._last = a is not self._first, out
+        if self._residual_sum is not None and self._layer_sum is None:  # `other` is the feed-forward part
+            self._post, self._layer_sum = a is not self._residual_sum, out
             if self._stage == "residual":
-                self._take(a, parts)
+                self._finish_layer(a, parts)
             elif self._stage == "block" and not self._post:
-                self._take(out, made)
+                self._finish_layer(out, made)
         return made
 
     def normed(self, x: Tensor, out: Tensor, parts: Tensor) -> None:
-        if self._latest is not None and x is self._latest[0]:
-            self._norm = (out, parts)
-        if self._stage == "block" and self._post and x is self._last:
-            self._take(out, parts)
+        if self._sum_with_parts is not None and x is self._sum_with_parts[0]:
+            self._sum_norm = (out, parts)
+        if self._stage == "block" and self._post and x is self._layer_sum:
+            self._finish_layer(out, parts)
 
-    def _end(self, entering: Tensor | None) -> None:
-        """The next layer begins, or the model ends: a layer without a feed-forward part ends here."""
+    def _begin_layer(self, entering: Tensor | None) -> None:
+        """A layer begins, or the model ends: finish the layer before, if it had no feed-forward part to end it."""
         if self._attended and not self._done and self._stage != "attention":
             if entering is not None:
                 parts = self._parts.get(entering)
                 end = None if parts is None else (entering, parts)
-                self._ends_in_norm = self._norm is not None and entering is self._norm[0]
-            else:  # as the layers before
-                end = self._norm if self._ends_in_norm else self._latest
+                self._ends_in_norm = self._sum_norm is not None and entering is self._sum_norm[0]
+            else:  # the last layer ends as the layers before it
+                end = self._sum_norm if self._ends_in_norm else self._sum_with_parts
             if end is None:
                 raise ValueError(f"the layers of {self._subject} could not be followed to their end; {_ELSEWHERE}")
-            self._take(*end)
+            self._finish_layer(*end)
         self._new_layer()
 
-    def _take(self, whole: Any, parts: Tensor) -> None:
+    def _finish_layer(self, whole: Any, parts: Tensor) -> None:
+        """Reduce the parts of this layer, once."""
         if self._done:
             return
         self._done = True
-        if self._stage != "attention" and self._first is None:
+        if self._stage != "attention" and self._residual_sum is None:
             raise ValueError(f"no residual was seen around the attention of {self._subject}; {_ELSEWHERE}")
         if self._tokens_first and self._stage != "attention":
             parts, whole = parts.transpose(1, 2), whole.transpose(0, 1)
@@ -315,8 +320,8 @@ class Sources(Parts):
     """Parts through the whole model, from the states that enter its first layer to the logits: `logits` in the end.
 
     The rest is divided among the sources by `split`: in proportion to |<part, rest>|, to |part|, or equally among the
-    parts that are not zero; "none" leaves it. Biases of values and output projection are divided together, after the
-    residual is added; others where they come in. A graph is made only to tell what depends on the sources.
+    parts that are not zero; with "none" it stays. Biases of values and output projection are divided together, after
+    the residual is added; other biases right away. A graph is made only to know which tensors depend on the sources.
     """
 
     graph = True
@@ -325,8 +330,8 @@ class Sources(Parts):
         super().__init__()
         self.logits: Tensor | None = None  # (source and rest, batch, class)
         self._subject, self._split = subject, split
-        self._attended: Any = WeakIdKeyDictionary()  # states made by attention, to which no residual was added yet
-        self._words: Any = WeakIdKeyDictionary()  # logits over a vocabulary -> the layer that wrote them
+        self._attended: Any = WeakIdKeyDictionary()  # outputs of attention before the residual is added
+        self._words: Any = WeakIdKeyDictionary()  # logits over a vocabulary -> input, weight and bias of their layer
 
     def state(self, at: str | int, stream: str, tensor: Tensor) -> Tensor:
         tensor = tensor.detach().requires_grad_()
@@ -335,7 +340,7 @@ class Sources(Parts):
         return tensor
 
     def added(self, a: Tensor, parts: Tensor, other: Any, out: Tensor) -> Tensor | None:
-        lost = isinstance(other, Tensor) and other.requires_grad  # it depends on the sources, and its parts are unknown
+        lost = isinstance(other, Tensor) and other.requires_grad  # it has parts, and they are not known
         return None if lost else super().added(a, parts, other, out)
 
     def decided(self, logits: Tensor) -> None:
@@ -360,7 +365,7 @@ class Sources(Parts):
             share = share if self._split == "norm" else (share > 0).to(parts.dtype)
         total = share.sum(0, keepdim=True)
         share = torch.where(total > 0, share / total.clamp(min=torch.finfo(parts.dtype).tiny), 0.0)
-        share = torch.cat([share, -(total > 0).to(share.dtype)])  # what is divided leaves the rest
+        share = torch.cat([share, -(total > 0).to(share.dtype)])  # subtract from the rest what the sources got
         return torch.addcmul(parts, share[..., None], rest)
 
     def projected(self, x: Tensor, parts: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
@@ -395,7 +400,7 @@ class Sources(Parts):
         return out
 
     def _writes_words(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-        """A linear layer so much wider than its input writes logits over a vocabulary, at every position."""
+        """Whether a linear layer writes logits over a vocabulary: its output is much wider than its input."""
         return x in self._parts and weight.shape[0] >= 8 * weight.shape[1]
 
 
@@ -411,14 +416,14 @@ def diagonal(state: Tensor) -> Tensor:
 
 
 def with_rest(parts: Tensor, more: Any) -> Tensor:
-    """Parts with something more in the rest; what carries no part is no source."""
+    """Parts with `more` added to the rest."""
     if more is None:
         return parts
     return torch.cat([parts[:-1], (parts[-1] + more)[None]])
 
 
 def add_rest(parts: Tensor, more: Any) -> Tensor:
-    """The same for parts that nobody else holds: in place."""
+    """As `with_rest`, in place: for parts that nothing else refers to."""
     if more is not None:
         parts[-1] += more
     return parts
@@ -436,15 +441,15 @@ def check_sum(total: Tensor, whole: Tensor, subject: str) -> None:
 
 
 def _mapped(func: Any, args: Any, kwargs: Any, tensor: Tensor, parts: Tensor) -> Any:
-    """An operation that is linear in one tensor, on each of its parts."""
+    """An operation that is linear in one tensor, applied to each part of the tensor."""
     if func in DIVIDE and args[0] is not tensor:
-        return None  # what divides is not linear
+        return None  # not linear in the divisor
     func = Tensor.reshape if func is Tensor.view else func
     return torch.func.vmap(lambda part: func(*_swapped(args, tensor, part), **_swapped(kwargs, tensor, part)))(parts)
 
 
 def _side_by_side(func: Any, args: Any, kwargs: Any, parts: dict[int, Tensor]) -> Tensor:
-    """Tensors put side by side; those without parts are all rest."""
+    """The parts of concatenated or stacked tensors; a tensor without parts is all rest."""
     like = next(iter(parts.values()))
     each = []
     for tensor in args[0]:
@@ -465,6 +470,7 @@ def _flat(args: Any, kwargs: Any) -> list[Tensor]:
 
 
 def _swapped(given: Any, old: Tensor, new: Tensor) -> Any:
+    """The arguments with one tensor replaced."""
     if isinstance(given, dict):
         return {key: new if value is old else value for key, value in given.items()}
     return tuple(new if value is old else value for value in given)

@@ -1,7 +1,7 @@
-"""The relevance that every module of one pass is given from above, what it hands on, and what is lost.
+"""The relevance of every module's outputs and inputs in one pass, and the relevance that is lost between them.
 
 Relevance is value x gradient, under whatever rules the method runs. Nothing here knows those rules: the method itself
-is run, modules are watched by hooks, and the graph that autograd walks back tells which operations do not conserve.
+is run, modules are watched by hooks, and autograd's graph shows which operations do not conserve relevance.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from whence.model.targets import Aim
 from whence.propagation.conserving_operations import leaks, operation_name
 from whence.propagation.operations import ADD, JOIN, NORM, SUBTRACT, is_activation
 
-_WITH_BIAS = {F.linear: 2, torch.addmm: 0, torch.conv1d: 2, torch.conv2d: 2, torch.conv3d: 2}  # where the bias stands
+# operation -> the position of the bias among its arguments
+_WITH_BIAS = {F.linear: 2, torch.addmm: 0, torch.conv1d: 2, torch.conv2d: 2, torch.conv3d: 2}
 _IN_PLACE = {Tensor.add_, Tensor.__iadd__}
 
 
@@ -39,7 +40,7 @@ COMPARED = "gradient_x_input"  # always shown beside the method
 def balanced(
     subject: Subject, item: Input, spec: tuple[Record, dict[str, Any]], target: Any, token: int
 ) -> Conservation:
-    """Relevance entering and leaving every module, for one input and one target; gradient_x_input stands beside it."""
+    """Relevance entering and leaving every module, for one input and target; with gradient_x_input to compare."""
     rows, notes = subject.rows(item), item.notes
     if rows:
         if not -len(rows) <= token < len(rows):
@@ -49,12 +50,12 @@ def balanced(
         notes += (f"one generated token of {len(rows)} is looked at: {subject.name_of(produced)!r}",)
     batch, aim = subject.batch([item]), subject.aim([target])
     record, options = spec
-    found = tuple(balance(subject, batch, aim, record, options))
-    usual, none = registry.resolve("method", COMPARED)
-    plain = () if record is usual else tuple(balance(subject, batch, aim, usual, none))
+    method_rows = tuple(balance(subject, batch, aim, record, options))
+    comparison, no_options = registry.resolve("method", COMPARED)
+    comparison_rows = () if record is comparison else tuple(balance(subject, batch, aim, comparison, no_options))
     return Conservation(
-        rows=found,
-        plain=plain,
+        rows=method_rows,
+        plain=comparison_rows,
         input=item,
         method=record.spec(options),
         target=aim.targets[0],
@@ -69,7 +70,7 @@ def balance(subject: Subject, batch: Batch, aim: Aim, record: Record, options: d
     if not record.signed or record.family not in ("gradient", "relevance"):
         raise ValueError(_unfit(record))
     with subject.lent():
-        subject.values(batch, aim)  # fixes the target, and all that is found out about the model once
+        subject.values(batch, aim)  # fixes an open target, and runs the passes that discover the model
         watch = RelevanceWatch(_blocks(subject, batch))
         with subject.every_call(watch), watch:
             record(subject, batch, _ToldAim(aim, watch.read), **options)
@@ -86,7 +87,7 @@ def _unfit(record: Record) -> str:
 
 
 def _blocks(subject: Subject, batch: Batch) -> dict[tuple[str, int], str]:
-    """The calls that are blocks, by module and number of the call, with a name for each."""
+    """A name for every call that is a block, by module and number of the call."""
     found: dict[tuple[str, int], str] = {}
     streams = subject.structure(batch).calls
     for stream, sites in streams.items():
@@ -96,7 +97,7 @@ def _blocks(subject: Subject, batch: Batch) -> dict[tuple[str, int], str]:
 
 
 class _ToldAim(Aim):
-    """A target that tells its value, with the graph behind it, as soon as it is computed."""
+    """An aim that hands its value, with the graph behind it, to `tell` as soon as it is computed."""
 
     def __init__(self, aim: Aim, tell: Callable[[Tensor], None]) -> None:
         vars(self).update(vars(aim))
@@ -111,7 +112,7 @@ class _ToldAim(Aim):
 
 @dataclass(eq=False)
 class _Entry:
-    """A tensor at its place in the graph; kept apart from what operations in place may do to it later."""
+    """A tensor's place in the graph and a copy of its value, which later operations in place cannot change."""
 
     edge: GradientEdge
     value: Tensor
@@ -121,7 +122,7 @@ class _Entry:
         return _Entry(get_gradient_edge(tensor), tensor.detach().clone())
 
     def relevance(self, gradient: Tensor | None) -> Tensor:
-        """value x gradient; 0 where there is none, also where a mask of -inf meets a gradient of 0."""
+        """value x gradient; 0 without a gradient, also where a value of -inf (a mask) has a gradient of 0."""
         if gradient is None:
             return torch.zeros(1, dtype=torch.float64)
         gradient = gradient.cpu().double()
@@ -130,13 +131,15 @@ class _Entry:
 
 @dataclass(eq=False)
 class _Call:
+    """One module call of the pass, with the tensors whose relevance is wanted."""
+
     name: str
     number: int
     kind: str
     around: list[_Call]
     block: str
     activation: bool
-    holds: bool = False  # a module inside has outputs that are followed
+    holds: bool = False  # a module inside has tracked outputs
     inputs: list[_Entry] = field(default_factory=list)
     sources: list[_Entry] = field(default_factory=list)  # where a stream enters the model, as its word embeddings
     outputs: list[_Entry] = field(default_factory=list)
@@ -174,7 +177,7 @@ class RelevanceWatch(TorchFunctionMode):
         self._counts: Counter[str] = Counter()  # calls of each module so far
 
     def enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """A module is called: its inputs are followed under a new identity."""
+        """A module is called: its tracked inputs are replaced by aliases, so that only uses inside the module count."""
         number = self._counts[name]
         self._counts[name] += 1
         around = self._running[-1].block if self._running else ""
@@ -189,13 +192,13 @@ class RelevanceWatch(TorchFunctionMode):
         call = self._running.pop()
         self._ended.append(call)
         tracked = {id(t): t for t in pytree.tree_leaves(output) if _tracked(t)}
-        if not call.inputs and not call.holds:  # no followed tensor went in: a stream enters the model here
+        if not call.inputs and not call.holds:  # no tracked tensor went in: a stream enters the model here
             call.sources = [_Entry.of(tensor) for tensor in tracked.values()]
         for outer in call.around:
             outer.holds |= bool(tracked)
         if len(tracked) > 1:  # one output may be made of another inside the module: only uses outside of it count
             output = _aliased(output, call.outputs)
-        else:  # under its own identity, by which backward rules know some tensors
+        else:  # no alias: backward rules know some tensors by their identity
             call.outputs = [_Entry.of(tensor) for tensor in tracked.values()]
         for bias in call.norm_biases:
             call.constants += [_Entry(entry.edge, bias) for entry in call.outputs]
@@ -214,7 +217,7 @@ class RelevanceWatch(TorchFunctionMode):
             return (args[0] if func in _IN_PLACE else self._constant(terms[0]), *map(self._constant, terms[1:])), kwargs
         if func in JOIN:
             return (type(args[0])(map(self._constant, args[0])), *args[1:]), kwargs
-        if func in NORM:  # rules leave its bias out of what they differentiate
+        if func in NORM:  # rules do not differentiate the bias of a norm
             bias = kwargs["bias"] if "bias" in kwargs else args[3] if len(args) > 3 and func is not F.rms_norm else None
             self._running[-1].norm_biases += [] if bias is None else [bias.detach()]
         elif func in _WITH_BIAS:
@@ -224,13 +227,14 @@ class RelevanceWatch(TorchFunctionMode):
         return args, kwargs
 
     def _terms(self, args: Any) -> Any:
-        """The terms of a sum, numbers as tensors, except in activations: there they are part of how it is written."""
+        """The terms of a sum, numbers as tensors; not inside activations, where numbers belong to the formula."""
         state = next((value for value in args if _tracked(value)), None)
         if state is None or self._running[-1].activation:
             return args
         return tuple(state.new_tensor(value) if isinstance(value, (int, float)) else value for value in args)
 
     def _constant(self, value: Any) -> Any:
+        """A floating-point tensor without a gradient as a leaf whose relevance is noted; other values as they are."""
         if not isinstance(value, Tensor) or value.requires_grad or not value.is_floating_point():
             return value
         constant = value.detach().requires_grad_()
@@ -250,10 +254,10 @@ class RelevanceWatch(TorchFunctionMode):
         self.rows = _rows(self._calls, {id(e): e.relevance(g) for e, g in pairs}, operations)
 
     def _operations(self, reached: set[Node]) -> dict[int, tuple[str, ...]]:
-        """By call, the operations in it and in no module inside it that do not conserve, read off the graph."""
+        """By call, the operations that do not conserve; operations of a module inside the call are left out."""
         owned: set[Node] = set()
         found: dict[int, tuple[str, ...]] = {}
-        for call in self._ended:  # inner ones first
+        for call in self._ended:  # inner calls first
             ends = {entry.edge.node for entry in call.inputs}
             waiting = [entry.edge.node for entry in call.outputs if entry.edge.node in reached]
             seen, names = set(ends), list[str]()
@@ -274,7 +278,7 @@ class RelevanceWatch(TorchFunctionMode):
 def _rows(
     calls: list[_Call], relevance: dict[int, Tensor], operations: dict[int, tuple[str, ...]]
 ) -> list[ModuleRelevance]:
-    """The calls that have outputs to be given relevance, with their sums."""
+    """A row of sums for every call that has tracked outputs."""
 
     def total(entries: Iterable[_Entry]) -> float:
         return float(sum(relevance[id(entry)].sum() for entry in entries))
@@ -283,8 +287,8 @@ def _rows(
         return float(sum(relevance[id(entry)].abs().sum() for entry in entries))
 
     rows: dict[int, ModuleRelevance] = {}
-    sources, constants, inner = (defaultdict[int, float](float) for _ in range(3))  # sums over what is inside a call
-    for call in reversed(calls):  # what is inside comes first
+    sources, constants, inner = (defaultdict[int, float](float) for _ in range(3))  # sums over the calls inside a call
+    for call in reversed(calls):  # inner calls first
         sources[id(call)] += total(call.sources)
         constants[id(call)] += total(call.constants)
         out, into = total(call.outputs), total(call.inputs) + sources[id(call)]
@@ -313,23 +317,24 @@ def _rows(
 
 
 def _aliased(holder: Any, entries: list[_Entry]) -> Any:
-    """The tensors in it that are followed, each under a new identity: its gradient is what flows through there."""
+    """Arguments or outputs with an alias for every tracked tensor: the alias's gradient belongs to this use alone."""
     if not torch.is_grad_enabled():
         return holder
-    made: dict[int, Tensor] = {}
+    aliases: dict[int, Tensor] = {}
 
     def alias(tensor: Tensor) -> Tensor:
         if not _tracked(tensor):
             return tensor
-        if id(tensor) not in made:
-            made[id(tensor)] = tensor.view_as(tensor)
-            entries.append(_Entry.of(made[id(tensor)]))
-        return made[id(tensor)]
+        if id(tensor) not in aliases:
+            aliases[id(tensor)] = tensor.view_as(tensor)
+            entries.append(_Entry.of(aliases[id(tensor)]))
+        return aliases[id(tensor)]
 
     return pytree.tree_map_only(Tensor, alias, holder)
 
 
 def _tracked(value: Any) -> bool:
+    """Whether a floating-point tensor, or one in a list, has a gradient."""
     if isinstance(value, (tuple, list)):
         return any(map(_tracked, value))
     return isinstance(value, Tensor) and value.requires_grad and value.is_floating_point()

@@ -1,7 +1,7 @@
-"""Checks that every method passes, the library's own and a user's: `check_method("my_method", subject, inputs)`.
+"""Checks that every method must pass, the library's own and a user's: `check_method("my_method", subject, inputs)`.
 
 The promises in a method's record decide which checks apply. Scores are compared relative to the sum of their absolute
-values, since that is the scale on which they are read.
+values, because readers compare scores on that scale.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from whence.testing.trials import Check, CheckFailed, NotApplicable, Report, Tri
 
 __all__ = ["Check", "Report", "check_method", "checks"]
 
-_FIRST = ("given_back", "well_formed")  # without these, the others have nothing to look at
+_FIRST = ("given_back", "well_formed")  # the other checks need a method that passes these
 
 
 def checks(method: str) -> list[Check]:
@@ -41,9 +41,9 @@ def check_method(method: str, subject: Subject, inputs: Sequence[Any], *, only: 
     for check in CHECKS:
         if only is not None and check.name not in only:
             continue
-        missing = next((name for name in _FIRST if name in failed), None)
-        if missing and check.name not in _FIRST:
-            skipped[check.name] = f"not run, since {missing} failed"
+        failed_first = next((name for name in _FIRST if name in failed), None)
+        if failed_first and check.name not in _FIRST:
+            skipped[check.name] = f"not run, since {failed_first} failed"
         elif not check.applies(trial.record):
             skipped[check.name] = check.otherwise
         else:

@@ -1,4 +1,4 @@
-"""The checks of methods; a check's docstring says what holds when it passes."""
+"""The checks of methods; the docstring of a check says what holds for a method that passes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHECKS: list[Check] = []  # in the order in which they run
 def _check(
     applies: Callable[[Record], bool] = lambda record: True, otherwise: str = ""
 ) -> Callable[[Callable[[Trial], None]], Callable[[Trial], None]]:
-    """Add a function to the checks; its docstring says what holds when it passes."""
+    """Add a function to the checks; `otherwise` says why it does not apply to the other methods."""
 
     def add(function: Callable[[Trial], None]) -> Callable[[Trial], None]:
         CHECKS.append(Check(function.__name__, str(function.__doc__), function, applies, otherwise))
@@ -47,8 +47,8 @@ def given_back(trial: Trial) -> None:
     subject, plain = trial.subject, trial.plain
     before = subject.fingerprint(full=True)
     changed = ""
-    # Lending puts right what it can on its way out; holding the model here shows what the method itself left behind.
-    with contextlib.suppress(Exception), subject.lent():  # an error is told by well_formed
+    # `lent` restores what it can when it ends; the outer `lent` here shows what the method itself left behind.
+    with contextlib.suppress(Exception), subject.lent():  # well_formed reports an error
         held = _without_random_states(subject.fingerprint())
         try:
             trial.explain(trial.inputs)
@@ -65,11 +65,11 @@ def given_back(trial: Trial) -> None:
 
 @_check()
 def well_formed(trial: Trial) -> None:
-    """Every input gets a finite score per feature, on named axes; what a row could not see scores exactly 0."""
-    found = trial.together
-    if len(found) != len(trial.inputs):
-        raise CheckFailed(f"{len(trial.inputs)} inputs gave {len(found)} attributions")
-    for number, a in enumerate(found):
+    """Every input gets a finite score per feature, on named axes; features that a row could not see score exactly 0."""
+    attributions = trial.together
+    if len(attributions) != len(trial.inputs):
+        raise CheckFailed(f"{len(trial.inputs)} inputs gave {len(attributions)} attributions")
+    for number, a in enumerate(attributions):
         rows = (len(a.input.generated),) if a.input.generated else ()
         expected = (*rows, len(a.features))
         if a.scores.shape != expected or a.axes != ("generated", "feature")[1 - len(rows) :]:
@@ -99,7 +99,7 @@ def plain_forward(trial: Trial) -> None:
 @_check()
 def repeatable(trial: Trial) -> None:
     """The same seed gives the same scores, bit by bit, whatever the global random states are."""
-    with trial.subject.lent():  # which restores the random states
+    with trial.subject.lent():  # restores the random states
         random.seed(12345)
         np.random.seed(12345)
         torch.manual_seed(12345)
@@ -139,7 +139,7 @@ def batched(trial: Trial) -> None:
 @_check()
 def among_others(trial: Trial) -> None:
     """Alone and among other inputs, padded where their lengths differ, an input gets the same scores."""
-    _several(trial)
+    _need_several(trial)
     for number, (a, b) in enumerate(zip(trial.together, trial.alone, strict=True)):
         _agree(a, b.scores, trial.tolerance, f"input {number} among others and alone")
         gap = np.abs(np.subtract(a.output, b.output)).max()
@@ -150,9 +150,9 @@ def among_others(trial: Trial) -> None:
 @_check()
 def ordered(trial: Trial) -> None:
     """The order of the inputs in a list does not matter."""
-    _several(trial)
-    turned = trial.explain(trial.inputs[::-1])[::-1]
-    for number, (a, b) in enumerate(zip(turned, trial.together, strict=True)):
+    _need_several(trial)
+    reversed_list = trial.explain(trial.inputs[::-1])[::-1]
+    for number, (a, b) in enumerate(zip(reversed_list, trial.together, strict=True)):
         _agree(a, b.scores, trial.tolerance, f"input {number} in the reversed list and in the list")
 
 
@@ -168,7 +168,7 @@ def shared(trial: Trial) -> None:
 
 @_check()
 def output(trial: Trial) -> None:
-    """The stored output is the target's value on the plain model, and a target left open is what that predicts."""
+    """The stored output is the target's value on the plain model, and an open target is what the model predicts."""
     stored = [
         (number, target, value)
         for number, a in enumerate(trial.together)
@@ -177,9 +177,9 @@ def output(trial: Trial) -> None:
     for rows, batch, logits in trial.plain:
         values = trial.subject.aim([stored[row][1] for row in rows])(logits, batch).tolist()
         for row, value, best in zip(rows, values, logits.argmax(-1).tolist(), strict=True):
-            number, target, found = stored[row]
-            if not abs(value - found) <= trial.fused * _scale(logits):
-                raise CheckFailed(f"input {number}: {found:.7g} is stored as the {target}, which is {value:.7g}")
+            number, target, stored_value = stored[row]
+            if not abs(value - stored_value) <= trial.fused * _scale(logits):
+                raise CheckFailed(f"input {number}: {stored_value:.7g} is stored as the {target}, which is {value:.7g}")
             if target.predicted and target.index != best:
                 raise CheckFailed(f"input {number}: the {target} is explained, but class {best} is predicted")
 
@@ -195,7 +195,7 @@ def residual(trial: Trial) -> None:
         sums, sizes = _sums(a)
         expected = np.atleast_1d(a.output) - np.atleast_1d(a.base) - sums
         gap = np.abs(np.atleast_1d(a.residual) - expected)
-        # the same numbers added up in another order
+        # tolerance for the same numbers added up in another order
         if not (gap <= 1e-6 * (sizes + np.abs(np.atleast_1d(a.output)))).all():
             raise CheckFailed(
                 f"input {number}: the residual {a.residual} is stored, but output - base - sum is {expected}"
@@ -206,16 +206,16 @@ def residual(trial: Trial) -> None:
 def complete(trial: Trial) -> None:
     """The scores sum to f(x) - f(baseline): within the method's own `tolerance`, or 1e-3 of their absolute sum."""
     options = {name: option.default for name, option in trial.record.options.items()} | trial.options
-    own = isinstance(options.get("tolerance"), (int, float))
-    tolerance, least = (options["tolerance"], 0.1) if own else (max(COMPLETE, trial.tolerance), 0.0)
+    has_tolerance = isinstance(options.get("tolerance"), (int, float))
+    tolerance, least = (options["tolerance"], 0.1) if has_tolerance else (max(COMPLETE, trial.tolerance), 0.0)
     for number, a in enumerate(trial.together):
         _, sizes = _sums(a)
         scale = np.maximum(np.maximum(sizes, np.abs(np.atleast_1d(a.output) - np.atleast_1d(a.base))), least)
-        left = np.abs(np.atleast_1d(a.residual))
-        if not (left <= tolerance * scale).all():
-            worst = int(np.argmax(left - tolerance * scale))
+        gaps = np.abs(np.atleast_1d(a.residual))
+        if not (gaps <= tolerance * scale).all():
+            worst = int(np.argmax(gaps - tolerance * scale))
             raise CheckFailed(
-                f"input {number}: {left[worst]:.3g} of f(x) - f(baseline) is not in the scores, whose absolute sum is "
+                f"input {number}: {gaps[worst]:.3g} of f(x) - f(baseline) is not in the scores, whose absolute sum is "
                 f"{sizes[worst]:.3g}; {tolerance:g} of that is allowed"
             )
 
@@ -224,8 +224,8 @@ def complete(trial: Trial) -> None:
 def negated(trial: Trial) -> None:
     """Negating the target negates the scores."""
     count = len(trial.inputs)
-    found = trial.explain(trial.inputs * 2, [_mixture] * count + [_negated_mixture] * count)
-    for number, (a, b) in enumerate(zip(found[:count], found[count:], strict=True)):
+    results = trial.explain(trial.inputs * 2, [_mixture] * count + [_negated_mixture] * count)
+    for number, (a, b) in enumerate(zip(results[:count], results[count:], strict=True)):
         _agree(b, -a.scores, trial.tolerance, f"input {number} for -f and the negated scores for f")
 
 
@@ -250,7 +250,7 @@ def zero_target(trial: Trial) -> None:
     "a baseline knows nothing of the model, and a method for other tasks cannot run on the planted one",
 )
 def cannot_matter(trial: Trial) -> None:
-    """On a small causal model that decides at its third token, what comes later scores 0, and not all before does."""
+    """On a small causal model that decides at its third token, later tokens score 0, and some earlier one does not."""
     labels = ("no", "yes")
     planted = Subject(PlantedModel().eval(), task="module", labels=labels, encode=letters, name="the planted model")
     try:
@@ -283,7 +283,7 @@ def saved(trial: Trial) -> None:
 # ---- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def _several(trial: Trial) -> None:
+def _need_several(trial: Trial) -> None:
     if len(trial.inputs) < 2:
         raise NotApplicable("there is one input; give several, best of different lengths")
 
@@ -314,12 +314,13 @@ def _sums(a: Attribution) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _recorded(subject: Subject, batch: Batch, needs: Sequence[str]) -> Tensor:
+    """The logits of a pass that records these needs."""
     batch.trace = None
     return subject.trace(batch, subject.aim([None] * len(batch)), needs).logits
 
 
-def _same_logits(found: Tensor, plain: Tensor, tolerance: float, path: str) -> None:
-    gap, allowed = _distance(found, plain), tolerance * _scale(plain)
+def _same_logits(recorded: Tensor, plain: Tensor, tolerance: float, path: str) -> None:
+    gap, allowed = _distance(recorded, plain), tolerance * _scale(plain)
     if not gap <= allowed:
         raise CheckFailed(f"the recorded pass differs from {path} by {gap:.3g} in its logits; {allowed:.3g} is allowed")
 
@@ -333,7 +334,7 @@ def _scale(logits: Tensor) -> float:
 
 
 def _without_random_states(prints: dict[str, Any]) -> dict[str, Any]:
-    """While a model is lent it may draw random numbers of its own: `lent` restores them."""
+    """A fingerprint without random states: while lent, a model may draw random numbers, and `lent` restores them."""
     return {name: value for name, value in prints.items() if name != "random states"}
 
 
@@ -342,7 +343,7 @@ def _zero(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def _mixture(logits: Tensor, batch: Batch) -> Tensor:
-    """A target that every logit has a part in."""
+    """A target that depends on every logit."""
     shares = torch.arange(1, logits.shape[-1] + 1, device=logits.device, dtype=logits.dtype).cos()
     return (logits * shares).sum(-1)
 

@@ -46,5 +46,6 @@ class PlantedModel(nn.Module):
 
 
 def letters(word: str) -> dict[str, Any]:
+    """A word as the model's inputs: a token per letter from a to z."""
     ids = np.array([ord(letter) - ord("a") for letter in word])
     return {"tensors": {"input": ids}, "features": {"text": list(word)}}

@@ -1,7 +1,7 @@
-"""How well a method finds the features that are planted in the embedded models: tests and benchmarks ask.
+"""How well a method finds the features that are planted in the embedded models, for tests and benchmarks.
 
-Scores are taken by their size; special tokens, and the query that ends a prompt of `recall`, are left out. Words and
-regions of `shapes` are judged apart, as are the rows of generated text, and averaged.
+Scores count by their size. Special tokens, and the query that ends a prompt of `recall`, are left out. Words and
+regions of `shapes`, and the rows of generated text, are measured separately and averaged.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from whence.zoo.example import Example
 MODELS = ("planted", "recall", "dates", "shapes")
 
 
-def judged(found: whence.Attribution, example: Example, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Scores and truth of each row and stream in which something decides."""
-    scores, truth = np.atleast_2d(np.abs(found.scores)), np.atleast_2d(np.asarray(example.truth))
-    seen = np.atleast_2d(found.visible) if found.visible is not None else np.ones_like(truth)
-    streams = np.array(found.input.streams)
+def judged(attribution: whence.Attribution, example: Example, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Scores and truth of each row and stream that has deciding features."""
+    scores, truth = np.atleast_2d(np.abs(attribution.scores)), np.atleast_2d(np.asarray(example.truth))
+    seen = np.atleast_2d(attribution.visible) if attribution.visible is not None else np.ones_like(truth)
+    streams = np.array(attribution.input.streams)
     for row in range(len(truth)):
         for stream in dict.fromkeys(streams):
-            chosen = (streams == stream) & ~np.asarray(found.special) & seen[row]
+            counted = (streams == stream) & ~np.asarray(attribution.special) & seen[row]
             if name == "recall":
-                chosen[-1] = False
-            if truth[row, chosen].any():
-                yield scores[row, chosen], truth[row, chosen]
+                counted[-1] = False
+            if truth[row, counted].any():
+                yield scores[row, counted], truth[row, counted]
 
 
 loaded = functools.cache(whence.load)
@@ -41,13 +41,13 @@ def measured(name: str, method: str, count: int, seed: int) -> tuple[float, floa
     subject, examples = loaded(name), whence.zoo.examples(name, count, seed)
     start = time.perf_counter()
     try:
-        found = whence.explain(subject, [example.input for example in examples], method=method)
+        attributions = whence.explain(subject, [example.input for example in examples], method=method)
     except ValueError as error:
         if "works on" in str(error) or "; " in str(error):
             return None
         raise
     seconds = (time.perf_counter() - start) / count
-    pairs = [pair for a, e in zip(found, examples, strict=True) for pair in judged(a, e, name)]
+    pairs = [pair for a, e in zip(attributions, examples, strict=True) for pair in judged(a, e, name)]
     return (
         float(np.mean([average_precision(*pair) for pair in pairs])),
         float(np.mean([top_recall(*pair) for pair in pairs])),

@@ -1,4 +1,4 @@
-"""One method on trial: the results that checks look at, and how a check says what it found."""
+"""One method on trial: the results that checks look at, and the forms in which checks report."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from whence.core.results import Attribution
 from whence.model.batching import Batch
 from whence.model.subject import Subject
 
-# A batch of another size adds up its sums in another order. That moves a float32 logit by some 1e-6 of its scale;
-# gradients of deep or steep models magnify it, and 1e-4 of the sum of absolute scores is still far below what a mistake
-# would move. Models in float64 often take their softmax in float32 all the same.
+# Sums are added up in another order in a batch of another size. This changes a float32 logit by some 1e-6 of its scale,
+# and gradients of deep or steep models magnify the change; yet 1e-4 of the sum of absolute scores is far below the
+# effect of a mistake. Models in float64 often compute their softmax in float32.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 HALF = 5e-2  # bfloat16 has three digits, float16 four
-LEAST = 0.05  # scores whose absolute sum is below this share of the output are measured by it: they may be all rounding
+LEAST = 0.05  # of the output: a smaller absolute sum of scores may be rounding, and is not used as their scale
 COMPLETE = 1e-3  # of the sum of absolute scores, where a method has no `tolerance` option of its own
-FUSED = 1e-5  # fused attention against the written-out one, of the scale of the logits
-TORCH = 1e-6  # plain torch modules have no eager path to be bit-equal to
+FUSED = 1e-5  # difference of fused from eager attention, as a share of the logits' scale
+TORCH = 1e-6  # the same for plain torch modules, which have no eager path to be bit-equal to
 
 
 class CheckFailed(AssertionError):
-    """One sentence: what differs, and by how much."""
+    """A check failed; one sentence says what differs, and by how much."""
 
 
 class NotApplicable(Exception):
-    """One sentence: why a check has nothing to say here."""
+    """A check does not apply to a method or its inputs; one sentence says why."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Check:
     summary: str
     function: Callable[[Trial], None]
     applies: Callable[[Record], bool]
-    otherwise: str  # why it does not apply to the others
+    otherwise: str  # why it does not apply to other methods
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Report:
     method: str
     subject: str
     passed: tuple[str, ...]
-    failed: Mapping[str, str]  # name -> the sentence why
+    failed: Mapping[str, str]  # name -> why, in a sentence
     skipped: Mapping[str, str]  # name -> why it does not apply, or was not run
 
     def __str__(self) -> str:
@@ -88,22 +88,22 @@ class Trial:
 
     @cached_property
     def together(self) -> list[Attribution]:
-        """All inputs in one call."""
+        """The attributions of all inputs, in one call."""
         with mock.patch.object(np.random, "default_rng", wraps=np.random.default_rng) as generator:
-            found = self.explain(self.inputs)
+            attributions = self.explain(self.inputs)
         self.draws = generator.called
-        return found
+        return attributions
 
     @cached_property
     def alone(self) -> list[Attribution]:
-        """Every input in a call of its own, and every generated token in a batch of its own."""
+        """The attributions of every input in a call of its own, with every generated token in a batch of its own."""
         return [self.explain(raw, batch_size=1) for raw in self.inputs]
 
     @cached_property
     def plain(self) -> list[tuple[list[int], Batch, Tensor]]:
         """The rows as `explain` batches them, by number, with the plain model's logits.
 
-        A row is what the model is given: an input, or what one of its generated tokens could see.
+        A row is an input, or the part of it that one generated token could see.
         """
         items = [self.subject.encode(raw) for raw in self.inputs]
         rows = [row for item in items for row in ([cut for cut, _ in self.subject.rows(item)] or [item])]

@@ -1,9 +1,9 @@
-"""Are the axioms of attribution kept here? Each metric is how far one of them is broken: 0 where it is kept.
+"""Axioms of attribution: each metric measures how far one axiom is broken, 0 where it holds.
 
-The first three look at the scores as they are and at the model's answer with features hidden: `mask` says how, and fits
-best what the method takes for absent (its baseline). Special tokens always stay, so they are not asked about, and their
-scores do not count. The others run the method again, and look at all scores. `completeness` is with the metrics of
-faithfulness.
+`sensitivity`, `dummy` and `symmetry` compare the scores with the model's answers when features are hidden: `mask` says
+how, and fits best when it matches the method's own baseline. Special tokens are never hidden, and their scores do not
+count. `linearity` and `implementation_invariance` run the method again, and look at all scores. `completeness` stands
+with the metrics of faithfulness.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from whence.core.inputs import Target
 from whence.core.registry import metric
 from whence.measure.metric_protocol import Case, Metric
-from whence.measure.metrics.robustness import _again
+from whence.measure.metrics.robustness import scores_again
 from whence.model.loading import load
 from whence.model.masked_inputs import Way, masked
 from whence.model.masked_runs import Answers, Ask, MaskedRuns
@@ -34,7 +34,7 @@ def sensitivity(subject: Subject, case: Case, *, least: float = 0.01, zero: floa
     look at more than one change, as Shapley values do, may cancel to zero and be counted.
     """
     _check_shares(least=least, zero=zero)
-    values = yield from _turned(case, _coalitions(case, 0)[:1], mask)
+    values = yield from _values_with_flips(case, _coalitions(case, 0)[:1], mask)
     changes = np.abs(values[0, 1:] - values[0, 0])
     changing = changes > max(least * changes.max(initial=0.0), _rounding(subject, values))
     sizes = np.abs(case.scores[case.free])
@@ -45,12 +45,12 @@ def sensitivity(subject: Subject, case: Case, *, least: float = 0.01, zero: floa
 def dummy(subject: Subject, case: Case, *, draws: int = 8, tolerance: float = 0.01, mask: Way = "auto") -> Metric:
     """Sensitivity (b): the share of the sum of |scores| that lies on features which never change the target.
 
-    Never: added to nothing, to everything else, and to `draws` random sets S of the others, |v(S + i) - v(S)| is within
-    `tolerance` of the range of all values seen. Not a number where there is no such feature. Takes (draws + 2) times as
-    many passes as there are features.
+    A feature i never changes the target where |v(S + i) - v(S)| is within `tolerance` of the range of all values seen,
+    for S nothing, everything else, and `draws` random sets of the others. Not a number where there is no such feature.
+    Takes (draws + 2) times as many passes as there are features.
     """
     _check_draws(draws, tolerance)
-    values = yield from _turned(case, _coalitions(case, draws), mask)
+    values = yield from _values_with_flips(case, _coalitions(case, draws), mask)
     changes = np.abs(values[:, 1:] - values[:, :1]).max(0)
     never = changes <= _allowed(subject, values, tolerance)
     sizes = np.abs(case.scores[case.free])
@@ -63,17 +63,18 @@ def dummy(subject: Subject, case: Case, *, draws: int = 8, tolerance: float = 0.
 def symmetry(subject: Subject, case: Case, *, draws: int = 8, tolerance: float = 0.01, mask: Way = "auto") -> Metric:
     """The largest |score_i - score_j| of features that can take each other's place, as a share of the largest |score|.
 
-    They can where v(S + i) = v(S + j), within `tolerance` of the range of all values seen, for S nothing, everything
-    else, and those of `draws` random sets that tell: a pair is looked at where both are in the set or both are not, so
-    that passes grow with the features, not with the pairs, and are those of `dummy`. Not a number without such a pair.
+    Features i and j can where v(S + i) = v(S + j), within `tolerance` of the range of all values seen, for S nothing,
+    everything else, and `draws` random sets. A random set is used only for pairs that are both in it or both outside,
+    so the passes are those of `dummy`: their number grows with the features, not with the pairs. Not a number without
+    such a pair.
     """
     _check_draws(draws, tolerance)
     coalitions = _coalitions(case, draws)
-    values = yield from _turned(case, coalitions, mask)
+    values = yield from _values_with_flips(case, coalitions, mask)
     allowed = _allowed(subject, values, tolerance)
     alike = ~np.eye(len(case.free), dtype=bool)
-    for turned, inside in zip(values[:, 1:], coalitions, strict=True):
-        alike &= (np.abs(turned[:, None] - turned) <= allowed) | (inside[:, None] != inside)
+    for flipped, inside in zip(values[:, 1:], coalitions, strict=True):
+        alike &= (np.abs(flipped[:, None] - flipped) <= allowed) | (inside[:, None] != inside)
     if not alike.any():
         return float("nan")
     scores = case.scores[case.free]
@@ -96,31 +97,31 @@ def linearity(subject: Subject, case: Case) -> Metric:
     if b is None:
         b = next(int(i) for i in np.argsort(-logits, kind="stable") if i != a)
     targets = [Target("contrast", a, against=b), Target("logit", a), Target("logit", b)]
-    both, one, other = (_again(subject, replace(case, target=target), case.item) for target in targets)
-    return _apart(both, one - other)
+    both, one, other = (scores_again(subject, replace(case, target=target), case.item) for target in targets)
+    return _relative_distance(both, one - other)
 
 
 @metric(better="lower", family="axiom", paper="arXiv:1703.01365")
 def implementation_invariance(
     subject: Subject, case: Case, *, other: str | Subject | None = None, tolerance: float = 1e-3
 ) -> float:
-    """How much the scores change when another model computes the same function: ||phi - phi'|| as a share.
+    """How much the scores change when another model computes the same function: ||phi - phi'||.
 
-    Of the larger of the two norms; not a number where both are zero. `other` is that model: a Subject that takes the
-    same tensors, or a name or folder for whence.load. Its logits must agree with the model's within `tolerance` of the
-    largest, on the input and with features of it hidden; else it is refused.
+    As a share of the larger of the two norms; not a number where both are zero. `other` is that model: a Subject that
+    takes the same tensors, or a name or folder for whence.load. Its logits must agree with the model's within
+    `tolerance` of the largest, on the input and with features of it hidden; else it is refused.
     """
     if other is None:
         raise ValueError(
             "implementation_invariance compares with another model that computes the same, and none came; "
             "give it as other=, a Subject, or a name or folder"
         )
-    twin = _named(other, subject) if isinstance(other, str) else other
+    twin = _load_once(other, subject) if isinstance(other, str) else other
     _check_same(subject, twin, case, tolerance)
-    return _apart(_again(subject, case, case.item), _again(twin, case, case.item))
+    return _relative_distance(scores_again(subject, case, case.item), scores_again(twin, case, case.item))
 
 
-def _apart(one: np.ndarray, other: np.ndarray) -> float:
+def _relative_distance(one: np.ndarray, other: np.ndarray) -> float:
     """||one - other|| as a share of the larger norm; not a number where both are zero."""
     size = max(np.linalg.norm(one), np.linalg.norm(other))
     return float(np.linalg.norm(one - other) / size) if size else float("nan")
@@ -136,25 +137,25 @@ def _coalitions(case: Case, draws: int) -> np.ndarray:
     return np.concatenate([np.ones((1, count), bool), np.zeros((1, count), bool), drawn])
 
 
-def _turned(case: Case, coalitions: np.ndarray, mask: Way) -> Generator[Ask, Answers, np.ndarray]:
-    """The target for every set, and for the set with one feature more or less: (set, 1 + feature)."""
+def _values_with_flips(case: Case, coalitions: np.ndarray, mask: Way) -> Generator[Ask, Answers, np.ndarray]:
+    """The target for every set, and for the set with each feature added or removed: (set, 1 + feature)."""
     count = coalitions.shape[1]
-    turns = np.concatenate([np.zeros((1, count), bool), np.eye(count, dtype=bool)])
+    flips = np.concatenate([np.zeros((1, count), bool), np.eye(count, dtype=bool)])
     values = []
-    for coalition in coalitions:  # one at a time: all masked pictures at once could be too much
+    for coalition in coalitions:  # one at a time: all masked pictures together may not fit in memory
         keep = np.ones((1 + count, len(case.scores)), bool)
-        keep[:, case.free] = coalition ^ turns
+        keep[:, case.free] = coalition ^ flips
         values.append((yield Ask(keep, mask)).values)
     return np.stack(values)
 
 
 def _rounding(subject: Subject, values: np.ndarray) -> float:
-    """Differences up to this may be rounding; models in float64 often go through float32 in places."""
+    """The largest difference that may be rounding; models in float64 often use float32 in places."""
     return 10 * max(torch.finfo(subject.dtype).eps, torch.finfo(torch.float32).eps) * float(np.abs(values).max())
 
 
 def _allowed(subject: Subject, values: np.ndarray, tolerance: float) -> float:
-    """Values that differ by no more are equal."""
+    """The largest difference of two values that count as equal."""
     return max(tolerance * float(np.ptp(values)), _rounding(subject, values))
 
 
@@ -172,19 +173,19 @@ def _check_draws(draws: int, tolerance: float) -> None:
 
 # ---- another model of the same function ------------------------------------------------------------------------------
 
-_loaded: WeakKeyDictionary[Subject, dict[str, Subject]] = WeakKeyDictionary()  # what `other` names
+_loaded: WeakKeyDictionary[Subject, dict[str, Subject]] = WeakKeyDictionary()  # models that `other` named
 
 
-def _named(name: str, subject: Subject) -> Subject:
+def _load_once(name: str, subject: Subject) -> Subject:
     """The model of that name, on the subject's device and in its type; loaded once for all its explanations."""
-    known = _loaded.setdefault(subject, {})
-    if name not in known:
-        known[name] = load(name, device=str(subject.device), dtype=subject.dtype)
-    return known[name]
+    models = _loaded.setdefault(subject, {})
+    if name not in models:
+        models[name] = load(name, device=str(subject.device), dtype=subject.dtype)
+    return models[name]
 
 
 def _check_same(subject: Subject, other: Subject, case: Case, tolerance: float) -> None:
-    """The two give the same logits, on the input and with some, or all, of its features hidden."""
+    """Raise unless both models give the same logits, on the input and with some, or all, of its features hidden."""
     keep = np.ones((4, len(case.scores)), bool)
     keep[:, case.free] = _coalitions(case, 2)
     inputs = list(masked(subject, case.item, keep))

@@ -1,9 +1,9 @@
-"""Does the model agree? Features are hidden or shown in the order of their scores, and its answer is watched.
+"""Faithfulness: features are hidden or shown in the order of their scores, and the model's answer is watched.
 
-Hidden is never gone: `mask` says what stands in its place, and changes the order of methods; so it is an option of
-every metric and part of what is reported. Features with equal scores come in a random order that the seed and the
-input decide: scores that are all equal are a random explanation, not one from left to right. Special tokens stay, where
-a metric has no option `special` that hides them too.
+A hidden feature is replaced by something, and `mask` says by what. The replacement can change which method comes out
+best, so `mask` is an option of every metric and part of every report. Features with equal scores come in a random order
+that the seed and the input decide: scores that are all equal are a random explanation, not one from left to right.
+Special tokens stay, unless a metric has an option `special` that hides them too.
 
 Metrics that watch p of the target's class watch the target's own value where the target names no class, as a function
 does.
@@ -25,7 +25,7 @@ from whence.model.subject import Subject
 
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
 SHOWN, HIDDEN = "share of features shown", "share of features hidden"
-CHANCE = "p of the target's class"  # or the target's value, where the target names no class
+CHANCE = "p of the target's class"  # on the axis of a curve; of a target that names no class, its value is drawn
 
 
 @metric(better="higher", paper="arXiv:2202.07304", axes=(f"{SHOWN}, highest score first", CHANCE))
@@ -33,7 +33,7 @@ def auac(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown"
     """Area under the activation curve: everything hidden, then revealed from the highest signed score to the lowest.
 
     p of the target's class at shares 0, 1/steps, ... 1 of all positions, [CLS] and its like among them as in the paper
-    (`special=False` keeps those); a share is rounded up to whole features. To be given the true class, explain that. A
+    (`special=False` keeps those); a share is rounded up to whole features. To measure the true class, explain it. A
     target that names no class, as a function, is watched itself.
     """
     keep = _shares(case, case.scores, steps, special)
@@ -47,7 +47,7 @@ def auac(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown"
 def au_mse(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown", special: bool = True) -> Metric:
     """Area under the pruning curve: features are hidden from the lowest |score| up; squared change of all logits.
 
-    `steps`, `mask` and `special` are as in `auac`; the share that is hidden is the one rounded up.
+    `steps`, `mask` and `special` are as in `auac`; the hidden share is rounded up.
     """
     answers = yield Ask(~_shares(case, -np.abs(case.scores), steps, special), mask, special)
     return Curve(((answers.logits - answers.logits[0]) ** 2).sum(-1))
@@ -97,7 +97,7 @@ def comprehensiveness(
     Shares of 1, 5, 10, 20 and 50 % unless `bins` says otherwise, rounded up to whole features; `divide="bins+1"` is the
     paper's mean, which counts the empty share too. A target that names no class is watched itself.
     """
-    drops = yield from _bins(case, bins, mask, keep_top=False)
+    drops = yield from _drops_by_share(case, bins, mask, keep_top=False)
     return float(drops.sum() / (len(drops) + (divide == "bins+1")))
 
 
@@ -114,7 +114,7 @@ def sufficiency(
 
     `bins` and `divide` are as in `comprehensiveness`. A target that names no class is watched itself.
     """
-    drops = yield from _bins(case, bins, mask, keep_top=True)
+    drops = yield from _drops_by_share(case, bins, mask, keep_top=True)
     return float(drops.sum() / (len(drops) + (divide == "bins+1")))
 
 
@@ -125,7 +125,7 @@ def soft_comprehensiveness(subject: Subject, case: Case, *, draws: int = 16, mas
     Normalised by what hiding everything costs (Soft-NC); whole tokens are hidden. A target that names no class is
     watched itself.
     """
-    soft, none = yield from _soft(case, draws, mask, hide=True)
+    soft, none = yield from _soft_losses(case, draws, mask, hide=True)
     return float(soft / none) if none > 0 else float("nan")
 
 
@@ -135,7 +135,7 @@ def soft_sufficiency(subject: Subject, case: Case, *, draws: int = 16, mask: Way
 
     A target that names no class is watched itself.
     """
-    soft, none = yield from _soft(case, draws, mask, hide=False)
+    soft, none = yield from _soft_losses(case, draws, mask, hide=False)
     return float((none - soft) / none) if none > 0 else float("nan")
 
 
@@ -170,7 +170,7 @@ def infidelity(
 ) -> Metric:
     """Mean squared difference between the scores of a random subset, summed, and what hiding it takes from the target.
 
-    Every feature is hidden with the probability `share`; `scaled` first multiplies the scores by what fits best.
+    Every feature is hidden with the probability `share`; `scaled` first multiplies the scores by the best factor.
     """
     _check_share(share, subsets)
     rng, free = np.random.default_rng([case.seed, 2]), case.free
@@ -189,7 +189,7 @@ def loo_agreement(subject: Subject, case: Case, *, mask: Way = "auto", absolute:
 
     `absolute` compares sizes, as fits scores without a sign.
     """
-    drops = yield from _left_out(case, mask)
+    drops = yield from _drops_one_by_one(case, mask)
     scores = case.scores[case.free]
     if absolute:
         scores, drops = np.abs(scores), np.abs(drops)
@@ -203,14 +203,14 @@ def rft(subject: Subject, case: Case, *, mask: Way = "unknown") -> Metric:
     Rank 1 is the largest |w|; equal ones share the largest rank among them. A weight of 0 counts -|D_t|. A
     target that names no class is watched itself.
     """
-    drops = yield from _left_out(case, mask, probability=True)
+    drops = yield from _drops_one_by_one(case, mask, probability=True)
     return ranked_truthfulness(case.scores[case.free], drops)
 
 
 def ranked_truthfulness(weights: np.ndarray, drops: np.ndarray) -> float:
     """RFT of weights, given what hiding each feature takes from p."""
     sizes = np.abs(weights)
-    ranks = (sizes[None] >= sizes[:, None]).sum(1)  # those as large or larger, itself among them
+    ranks = (sizes[None] >= sizes[:, None]).sum(1)  # how many are as large or larger, the feature itself included
     return float((np.where(weights == 0, -np.abs(drops), np.sign(weights) * drops) / ranks).sum())
 
 
@@ -222,7 +222,7 @@ def completeness(subject: Subject, case: Case) -> float:
 
 
 def _shares(case: Case, scores: np.ndarray, steps: int, special: bool) -> np.ndarray:
-    """The first features of an order, at each share of it, none to all: (steps + 1, feature)."""
+    """The highest features at each share from none to all: (steps + 1, feature) bool."""
     if steps < 1:
         raise ValueError(f"a curve has at least 1 step, and steps={steps} came")
     order = case.ordered(scores)
@@ -239,12 +239,14 @@ def _check_share(share: float, subsets: int) -> None:
 
 
 def _one_by_one(case: Case, scores: np.ndarray, steps: int | None) -> np.ndarray:
-    """What is shown when features come one at a time, or in so many equal steps."""
+    """The features shown when they come one at a time, or in so many equal steps: (step, feature)."""
     count = max(1, len(case.free))
     return _shares(case, scores, count if steps is None else min(steps, count), special=False)
 
 
-def _bins(case: Case, bins: list[float] | None, mask: Way, *, keep_top: bool) -> Generator[Ask, Answers, np.ndarray]:
+def _drops_by_share(
+    case: Case, bins: list[float] | None, mask: Way, *, keep_top: bool
+) -> Generator[Ask, Answers, np.ndarray]:
     """p(x) - p(x without the top shares), or p(x) - p(top shares only)."""
     shares = np.asarray(BINS if bins is None else bins, float)
     if not len(shares) or shares.min() < 0 or shares.max() > 1:
@@ -259,12 +261,12 @@ def _bins(case: Case, bins: list[float] | None, mask: Way, *, keep_top: bool) ->
         row[order[:count]] = keep_top
     streams = np.array(case.item.streams)
     if mask == "delete" and not all(keep[:, streams == stream].any(1).all() for stream in set(case.item.streams)):
-        return np.full(len(counts), np.nan)  # nothing of a stream would stay
+        return np.full(len(counts), np.nan)  # a stream would be left empty
     p = (yield Ask(keep, mask)).probabilities
     return p[0] - p[1:]
 
 
-def _soft(case: Case, draws: int, mask: Way, *, hide: bool) -> Generator[Ask, Answers, tuple[float, float]]:
+def _soft_losses(case: Case, draws: int, mask: Way, *, hide: bool) -> Generator[Ask, Answers, tuple[float, float]]:
     """The mean loss of p over random maskings, and the loss with everything hidden."""
     free, scores = case.free, case.scores[case.free]
     span = scores.max() - scores.min() if len(scores) else 0.0
@@ -277,7 +279,7 @@ def _soft(case: Case, draws: int, mask: Way, *, hide: bool) -> Generator[Ask, An
     return np.maximum(0, p[0] - p[2:]).mean(), max(0.0, p[0] - p[1])
 
 
-def _left_out(case: Case, mask: Way, *, probability: bool = False) -> Generator[Ask, Answers, np.ndarray]:
+def _drops_one_by_one(case: Case, mask: Way, *, probability: bool = False) -> Generator[Ask, Answers, np.ndarray]:
     """What hiding each feature that is not special takes from the target, or from p of its class."""
     keep = np.ones((1 + len(case.free), len(case.scores)), bool)
     keep[np.arange(1, len(keep)), case.free] = False

@@ -1,4 +1,4 @@
-"""Metrics of pictures: maps over pixels against a region that is known to decide, and pixels that are blackened."""
+"""Metrics of pictures: comparing maps of scores with a region that is known to decide, and blackening pixels."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def localisation(
     """How well the map of scores, bilinear over the pixels, finds the region that decides (`truth=`, a mask of pixels).
 
     "pointing": whether the highest pixel lies in the region, or within `tolerance` pixels of it (the original has 15 of
-    224); equal ones count in proportion. "pixel_accuracy" and "miou": of what is above the map's mean, the second the
-    mean over region and rest. "map": average precision of the map, scaled to [0, 1], for the region together with that
-    of its complement for the rest. Each is of one picture; published ones of the middle two add up pixels over all.
+    224); equal pixels count in proportion. "pixel_accuracy" and "miou" take the pixels above the map's mean as the
+    region that was found; "miou" is the mean over the region and the remaining pixels. "map": average precision of the
+    map, scaled to [0, 1], for the region together with that of its complement for the other pixels. Values are of one
+    picture; published pixel accuracies and mIoUs add up the pixels of all pictures.
     """
     if case.region is None:
         raise Unknown(
@@ -48,7 +49,7 @@ def localisation(
     if measure == "map":
         span = np.ptp(pixels)
         scaled = (pixels - pixels.min()) / span if span > 0 else np.full(pixels.shape, 0.5)
-        scaled = scaled.round(6)  # x and 1 - (1 - x) are equal, if not to the last digit
+        scaled = scaled.round(6)  # so that x and 1 - (1 - x) are equal in every digit
         return average_precision(np.stack([(1 - scaled).round(6), scaled]).ravel(), np.stack([~region, region]).ravel())
     found = pixels > pixels.mean()
     if measure == "pixel_accuracy":
@@ -71,7 +72,7 @@ def positive_perturbation(
     """Pixels are blackened from the highest on: area, over shares 0 to 0.9, under whether the target's class is first.
 
     The map is bilinear over the pixels, which are sorted one by one; "probability" takes p of the target's class, or
-    the target itself where it names no class. To be given the true class, explain that. `mask` takes "mean", "blur" or
+    the target itself where it names no class. To measure the true class, explain it. `mask` takes "mean", "blur" or
     "zero" instead of "black".
     """
     return (yield from _blackened(subject, case, case.scores, measure, mask))
@@ -94,20 +95,20 @@ def negative_perturbation(
 
 
 def _map(case: Case) -> np.ndarray:
-    """Scores over the pixels of the region's picture; where the model did not look, as low as the lowest."""
+    """Scores over the pixels of the region's picture; pixels that the model did not see have the lowest score."""
     seen = case.item.image is not None and case.region is not None and case.region.shape == case.item.image.shape[:2]
     scores = case.scores.astype(float)
-    scores = scores - scores[patches(case.item)].min(initial=np.inf)  # what was not seen is 0
+    scores = scores - scores[patches(case.item)].min(initial=np.inf)  # pixels that were not seen get 0
     return _even(heatmap(case.item, scores, original=not seen))
 
 
 def _even(pixels: np.ndarray) -> np.ndarray:
-    """A map scaled to 1, so that what interpolation makes of equal scores is equal too."""
+    """A map scaled to 1 and rounded, so that interpolated equal scores stay equal."""
     return (pixels / (np.abs(pixels).max() or 1.0)).round(6)
 
 
 def _blackened(subject: Subject, case: Case, scores: np.ndarray, measure: str, mask: Way) -> Metric:
-    """The area under the curve along which pixels are blackened, the highest first; equal ones in a random order."""
+    """The area under the curve along which pixels are blackened, the highest first; equal pixels in a random order."""
     item = case.item
     if item.grid is None:
         raise ValueError(
@@ -116,12 +117,13 @@ def _blackened(subject: Subject, case: Case, scores: np.ndarray, measure: str, m
     key = str(subject.sites(subject.batch([item]), "pixels")["image"].key)
     pixels = item.tensors[key]  # (channel, height, width)
     (black,) = masked_inputs.masked(subject, item, np.zeros((1, len(item.features)), bool), mask)
-    high = _even(upsample(scores[patches(item)].astype(float).reshape(item.grid), *pixels.shape[1:])).ravel()
-    order = np.lexsort((np.random.default_rng([case.seed, 6]).random(high.size), -high))
-    rank = np.empty(high.size, int)
-    rank[order] = np.arange(high.size)
-    gone = rank.reshape(pixels.shape[1:]) < np.round(SHARES * high.size)[:, None, None]  # (share, height, width)
-    filled = np.where(gone[:, None], black.tensors[key], pixels)
+    heights = _even(upsample(scores[patches(item)].astype(float).reshape(item.grid), *pixels.shape[1:])).ravel()
+    order = np.lexsort((np.random.default_rng([case.seed, 6]).random(heights.size), -heights))
+    rank = np.empty(heights.size, int)
+    rank[order] = np.arange(heights.size)
+    counts = np.round(SHARES * heights.size)[:, None, None]
+    blackened = rank.reshape(pixels.shape[1:]) < counts  # (share, height, width)
+    filled = np.where(blackened[:, None], black.tensors[key], pixels)
     answers = yield [replace(item, tensors={**item.tensors, key: array}) for array in filled]
     if measure == "probability":
         return Curve(answers.probabilities, end=0.9)

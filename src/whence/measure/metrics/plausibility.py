@@ -1,4 +1,4 @@
-"""How well scores single out the features that are known, or believed, to decide."""
+"""Plausibility: how well scores single out the features that are known, or believed, to decide."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def plausibility(
     "average_precision": the area under the precision-recall curve by steps; "auprc": by trapezoids, as ERASER has it,
     which flatters equal scores; "recall": the share of the k true features among the top k; "f1" and "iou_f1": of the
     top k as a rationale, feature by feature, and by runs of features that overlap by that share. Special tokens are
-    left out. Of equal scores at the border each counts in proportion; for runs, random ones do. Not a number where
-    nothing decides.
+    left out. Equal scores at the border count in proportion; for runs, some of them are drawn at random. Not a number
+    where no feature decides.
     """
     if case.truth is None:
         raise Unknown(
@@ -39,7 +39,7 @@ def plausibility(
     if measure == "auprc":
         precision, recall = _precision_recall(scores, truth)
         return float(np.trapezoid([1.0, *precision], [0.0, *recall]))
-    if measure in ("recall", "f1"):  # with as many chosen as there are, precision, recall and F1 are one
+    if measure in ("recall", "f1"):  # k of k features: precision, recall and F1 are equal
         return top_recall(scores, truth)
     order = case.ordered(np.abs(case.scores))
     chosen = np.zeros_like(case.truth)
@@ -48,13 +48,13 @@ def plausibility(
 
 
 def _runs(marks: np.ndarray) -> list[set[int]]:
-    """Neighbours that are marked, as sets of numbers."""
+    """Runs of marked neighbours, each as the set of its features' numbers."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], marks.astype(int), [0]])))
     return [set(range(start, stop)) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _overlapping(found: list[set[int]], true: list[set[int]], share: float) -> float:
-    """F1 of runs, one being found where a run has at least this intersection over union with it."""
+    """F1 of runs; a run is found where another has at least this intersection over union with it."""
     hits = sum(any(len(f & t) >= share * len(f | t) for f in found) for t in true)
     right = sum(any(len(f & t) >= share * len(f | t) for t in true) for f in found)
     precision, recall = right / len(found), hits / len(true)
@@ -71,7 +71,7 @@ def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
 
 
 def _precision_recall(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Precision and recall of what is at least as high as each score, from the highest on."""
+    """Precision and recall of the features that score at least as high as each score, from the highest on."""
     order = np.argsort(-scores, kind="stable")
     ends = np.flatnonzero(np.diff(scores[order], append=np.nan))  # the last place of each group of equal scores
     found = np.cumsum(truth[order])[ends]

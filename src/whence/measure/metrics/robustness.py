@@ -1,4 +1,4 @@
-"""Does the explanation stay where it should, and change where it should? The method is run again."""
+"""Robustness: whether explanations stay under small shifts and change with the weights; the method is run again."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def max_sensitivity(subject: Subject, case: Case, *, radius: float = 0.02, draws
     """The largest ||phi(x + d) - phi(x)|| / ||phi(x)|| over random d, every entry of them within +- radius.
 
     d is added to word embeddings, pixels or region features, the target's class stays, and the method runs again on
-    each x + d. What hides a feature, or stands in a baseline, is not shifted.
+    each x + d. Tokens that hide a feature, or stand in a baseline, are not shifted.
     """
     if radius <= 0 or draws < 1:
         raise ValueError(f"radius must be above 0 and draws at least 1; {radius} and {draws} came")
     with subject.lent():
-        plain = _again(subject, case, case.item)
+        plain = scores_again(subject, case, case.item)
         size = float(np.linalg.norm(plain)) or 1.0
-        shifted = (_again(*made) for made in _shifted(subject, case, radius, draws))
+        shifted = (scores_again(*arguments) for arguments in _shifted(subject, case, radius, draws))
         return max(float(np.linalg.norm(scores - plain)) for scores in shifted) / size
 
 
@@ -46,20 +46,20 @@ def randomisation(
     """How much the explanation still looks like itself once weights are random: the mean |Spearman correlation|.
 
     The weights of one block after the other, from the output down, are shuffled among themselves and stay so
-    ("cascading"), or are put back before the next ("independent"); what comes before, between and after the blocks is
-    a stage of its own. `absolute` compares the sizes of scores. Not a number where all scores are equal.
+    ("cascading"), or are put back before the next ("independent"); weights before, between and after the blocks are
+    stages of their own. `absolute` compares the sizes of scores. Not a number where all scores are equal.
     """
     free = case.free
     measured = np.abs if absolute else np.asarray
-    plain = measured(_again(subject, case, case.item)[free])
-    found = [measured(_again(other, case, case.item)[free]) for other in _randomised(subject, case, order)]
-    if len(free) < 2 or any(np.ptp(scores) == 0 for scores in [plain, *found]):
+    plain = measured(scores_again(subject, case, case.item)[free])
+    randomised = [measured(scores_again(other, case, case.item)[free]) for other in _randomised(subject, case, order)]
+    if len(free) < 2 or any(np.ptp(scores) == 0 for scores in [plain, *randomised]):
         return float("nan")
-    return float(np.mean([abs(spearmanr(plain, scores).statistic) for scores in found]))
+    return float(np.mean([abs(spearmanr(plain, scores).statistic) for scores in randomised]))
 
 
-def _again(subject: Subject, case: Case, item: Input) -> np.ndarray:
-    """The scores of the case's method, on this input: (feature,)."""
+def scores_again(subject: Subject, case: Case, item: Input) -> np.ndarray:
+    """The scores of the case's method on this input, by this subject: (feature,)."""
     record, options = registry.resolve("method", case.method)
     batch, aim = subject.batch([item], case.seed), subject.aim([case.wanted])
     with subject.lent():
@@ -72,7 +72,7 @@ def _again(subject: Subject, case: Case, item: Input) -> np.ndarray:
 
 
 def _shifted(subject: Subject, case: Case, radius: float, draws: int) -> Iterator[tuple[Subject, Case, Input]]:
-    """The subject, case and input with which a method sees x + d, for each d."""
+    """For each d, the subject, case and input with which a method sees x + d."""
     batch = subject.batch([case.item])
     sites = subject.sites(batch, "word")
     if set(sites) != set(batch.streams):
@@ -85,8 +85,8 @@ def _shifted(subject: Subject, case: Case, radius: float, draws: int) -> Iterato
         embedded = {}
         for stream, site in sites.items():
             if site.where == "tensor":
-                given = tensors[str(site.key)]
-                tensors[str(site.key)] = (given + noise[stream]).astype(given.dtype)
+                array = tensors[str(site.key)]
+                tensors[str(site.key)] = (array + noise[stream]).astype(array.dtype)
             else:
                 embedded[stream] = torch.from_numpy(noise[stream]).to(states[stream])
         shifted = ShiftedSubject(subject, batch, embedded) if embedded else subject

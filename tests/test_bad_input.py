@@ -315,7 +315,7 @@ def test_a_model_that_was_not_wrapped_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["postive", "Positive", "", "probability('nope')", "logit(1.5)", "contrast(0, 'nope')"]
+    "target", ["postive", "positiv", "", "probability('nope')", "logit(1.5)", "contrast(0, 'nope')"]
 )
 def test_a_target_that_is_not_a_label_lists_the_labels(target: str) -> None:
     refused(subject("bert"), "a film", "label", *LABELS, target=target)

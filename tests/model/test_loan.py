@@ -549,7 +549,20 @@ TAMPERINGS: dict[str, Callable[[Any], Any]] = {
     "random state of python advanced": lambda model: random.random(),
 }
 # A loan sets these itself, and so puts them right.
-PUT_RIGHT = ["mode flipped", "parameter frozen", *(name for name in TAMPERINGS if name.startswith("random state"))]
+PUT_RIGHT = [
+    "mode flipped",
+    "parameter frozen",
+    *(name for name in TAMPERINGS if name.startswith("random state")),
+    "weight replaced",
+    "module replaced",
+    "config changed",
+    "attention setting of a tower changed",
+    "attribute added",
+    "attribute changed",
+    "attribute taken away",
+    "forward replaced",
+    "forward replaced once more",
+]
 # Changes behind the version counter's back, and of gradients, are seen by the hashes only, which a loan does not take.
 HASHED = ["weight changed in place", "gradient added to"]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whence.model.batching import Batch
-from whence.model.loan import plain_attributes, restore_attributes
+from whence.model.self_changes import SelfChanges
 from whence.model.watching import Site, states_at
 
 Changes = Mapping[Site, Callable[[Tensor], Tensor]]
@@ -27,7 +27,7 @@ class Forward:
     def __init__(self, model: nn.Module, *, generates: bool, output: Callable[[Any], Tensor] | None) -> None:
         self.model = model
         self._generates, self._output = generates, output
-        self._changes_itself: list[tuple[dict[str, Any], str]] | None = None  # attributes that forward changes
+        self.self_changes = SelfChanges(model)
         self._shuffles: bool | None = None  # the model draws the order of its patches; None: not known yet
 
     def outputs(self, tensors: Mapping[str, Tensor]) -> Any:
@@ -36,16 +36,11 @@ class Forward:
         first = [arguments.pop("input")] if "input" in arguments else []
         if self._generates:
             arguments["use_cache"] = False
-        known = self._changes_itself
-        saved = plain_attributes(self.model) if known is None else [(held, {key: held[key]}) for held, key in known]
         order = PatchesInOrder()
-        try:
-            with contextlib.nullcontext() if self._shuffles is False else order:
-                outputs = self.model(*first, **arguments)
-        finally:
-            changed = restore_attributes(saved)
-        if known is None:
-            self._changes_itself, self._shuffles = changed, order.used
+        with self.self_changes.undone(), contextlib.nullcontext() if self._shuffles is False else order:
+            outputs = self.model(*first, **arguments)
+        if self._shuffles is None:
+            self._shuffles = order.used
         return outputs
 
     def decision(self, outputs: Any, batch: Batch) -> Tensor:

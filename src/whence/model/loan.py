@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from whence.model.self_changes import Snapshot
+
 _EXTRA_OUTPUTS = ("_output_attentions", "output_attentions", "output_hidden_states")
 
 
@@ -47,7 +49,7 @@ def lent(model: nn.Module) -> Iterator[None]:
             return
         if any(parameter.is_inference() for parameter in model.parameters()):
             raise ValueError("the model was made in torch.inference_mode() and has no gradients; make it outside of it")
-        before = _state(model)
+        before, snapshot = _state(model), Snapshot(model, configs(model))
         extra = [(vars(c), key, vars(c)[key]) for c in configs(model) for key in _EXTRA_OUTPUTS if vars(c).get(key)]
         modes = [(module, module.training) for module in model.modules()]
         frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -64,6 +66,7 @@ def lent(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             loan.depth = 0
+            snapshot.restore()  # what the model's own forward changed about itself
             for holder, key, value in extra:
                 holder[key] = value
             for module, training in modes:
@@ -100,23 +103,6 @@ def attention_path(model: nn.Module, path: str | None) -> Iterator[None]:
     finally:
         for holder, key, value in saved:
             holder[key] = value
-
-
-Attributes = list[tuple[dict[str, Any], dict[str, Any]]]  # of each module: its attributes, and a copy of plain ones
-
-
-def plain_attributes(model: nn.Module) -> Attributes:
-    """The numbers, texts and tuples that every module holds, beside a copy of them."""
-    simple = (int, float, bool, str, tuple, type(None))
-    return [(vars(m), {k: v for k, v in vars(m).items() if isinstance(v, simple)}) for m in model.modules()]
-
-
-def restore_attributes(saved: Attributes) -> list[tuple[dict[str, Any], str]]:
-    """Put back the attributes that a model's own forward changed (Swin does), and return which they were."""
-    changed = [(held, key) for held, old in saved for key, value in old.items() if held.get(key) is not value]
-    for held, old in saved:
-        held.update({key: value for key, value in old.items() if held.get(key) is not value})
-    return changed
 
 
 def configs(model: nn.Module) -> list[Any]:

@@ -50,10 +50,10 @@ def fold_attention(subject: Subject, batch: Batch, aim: Aim, fold: Fold, start_l
     layers = len(subject.structure(batch).connections)
     weights = len(batch) * batch.mask.shape[1] ** 2 * layers * subject.heads
     worthwhile = len(batch.streams) == 1 and weights * 8 >= LONG_BYTES
-    if aim.states and len({aim.key(row) for row in range(len(batch))}) > 1:
-        return None  # the targets may end in different layers, and the fold starts once for all examples
     if not worthwhile or not 0 <= start_layer < layers or not has_fused_path(subject, batch):
         return None
+    if aim.states and len({aim.key(row) for row in range(len(batch))}) > 1:
+        return None  # the targets may end in different layers, and the fold starts once for all examples
     rules = TiledAttention(fold, next(iter(batch.streams)), start_layer)
     subject.run(batch, aim, Request(frozenset({"gradient:word"}), rules=rules))
     return rules.result

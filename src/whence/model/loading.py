@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from whence import zoo
@@ -25,7 +26,7 @@ _TOKENIZER_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "source.spm
 
 
 def wrap(
-    model: Any,
+    model: nn.Module,
     processor: Any = None,
     *,
     task: str | None = None,
@@ -61,7 +62,13 @@ def wrap(
     )
 
 
-def load(name: str | Path, *, device: str | None = None, dtype: Any = None, trust_remote_code: bool = False) -> Subject:
+def load(
+    name: str | Path,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | str | None = None,
+    trust_remote_code: bool = False,
+) -> Subject:
     """A Subject by name: an embedded model, a folder, or a hub id. Weights are read from safetensors only.
 
     Code that a folder or hub id brings along runs only with `trust_remote_code=True`.

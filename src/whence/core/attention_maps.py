@@ -47,7 +47,9 @@ class AttentionMaps(Result):
         """The features of a stream, in order: the names of a map's rows or columns."""
         return tuple(i for i, name in enumerate(self.input.streams) if stream in ("*", name))
 
-    def matrix(self, layer: int = -1, head: int | None = None, streams: str | tuple[str, str] | None = None) -> np.ndarray:
+    def matrix(
+        self, layer: int = -1, head: int | None = None, streams: str | tuple[str, str] | None = None
+    ) -> np.ndarray:
         """(query, key) weights of one head, or the mean over the heads."""
         chosen = self.view(layer=layer, head=head, streams=streams)
         return chosen.matrix(chosen.panels[0])

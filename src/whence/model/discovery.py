@@ -100,17 +100,6 @@ class Discovery:
         return any(type(module).__module__.startswith(_QUANTISED) for module in self._forward.model.modules())
 
     @cached_property
-    def differentiable(self) -> bool:
-        """Whether the logits have a gradient at the inputs: a model that detaches its states has none."""
-        roots = set(self.structure.roots.values())
-        with lent(self._forward.model), torch.enable_grad():
-            logits, seen = self._forward.run(self.probe_batch, roots, dict.fromkeys(roots, as_leaf))
-            if not logits.requires_grad:
-                return False
-            grads = torch.autograd.grad(summary(logits), [seen[site] for site in roots], allow_unused=True)
-        return any(grad is not None and bool(grad.any()) for grad in grads)
-
-    @cached_property
     def enters_whole(self) -> bool:
         """Whether the output depends on the inputs only through the states that enter the first blocks.
 
@@ -377,10 +366,10 @@ def _patch_grid(calls: list[ModuleCall], pixels: Tensor, model: nn.Module) -> tu
 
 
 def no_gradients(name: str) -> str:
-    """The sentence for a model whose graph is cut between its inputs and its logits."""
+    """The sentence for a quantised model."""
     return (
-        f"{name} has no gradients from its logits back to its inputs, as after quantisation or a detach inside it, so "
-        "methods that need them would give zeros; use leave_one_out, occlusion, shap or lime, or the model before that"
+        f"{name} is quantised and has no gradients from its logits back to its inputs, so methods that need them would "
+        "give zeros; use leave_one_out, occlusion, shap or lime, or the model before it was quantised"
     )
 
 

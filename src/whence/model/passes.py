@@ -135,7 +135,6 @@ class Pass:
                 trace.deciding = self._deciding(tap.records, logits, value, structure)
             if request.backward:
                 differentiate(trace, value, request.gradients, sites, seen)
-                self._check_gradients(trace)
             for at in request.recorded:
                 trace.states[at] = {stream: site.turned(seen[site]).detach() for stream, site in sites[at].items()}
             _release(trace)
@@ -231,13 +230,6 @@ class Pass:
             raise RuntimeError(
                 f"{self._name} computed something else under rules that must not change what it computes"
             )
-
-    def _check_gradients(self, trace: Trace) -> None:
-        """Gradients that are all zero may be right; where the model has none at all, they are not."""
-        found = [gradient for by_stream in trace.gradients.values() for gradient in by_stream.values()]
-        found += [part for record in trace.attention for part in record.gradient_parts]
-        if found and not any(bool(gradient.any()) for gradient in found) and not self._discovery.differentiable:
-            raise ValueError(no_gradients(self._name))
 
     def _deciding(
         self, records: list[AttentionRecord], logits: Tensor, value: Tensor, structure: Structure

@@ -68,8 +68,8 @@ def _check_target(target: Target) -> None:
         number = getattr(target, name)
         if number is not None and (isinstance(number, bool) or not isinstance(number, (int, np.integer))):
             raise ValueError(f"Target.{name} is a whole number, not {number!r}")
-    if target.kind == "contrast" and (target.index is None or target.against is None):
-        raise ValueError("a contrast needs two classes or tokens; give Target both index= and against=")
+    if target.kind == "contrast" and target.against is None:
+        raise ValueError("a contrast needs a second class or token; give Target an against=")
     if target.of_state != (target.kind in STATE_KINDS):
         raise ValueError(
             f"a {target.kind} is made by Target.{target.kind}(...)"

@@ -14,9 +14,11 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from typer.testing import CliRunner
 
 import whence
-from families import LABELS, TEXTS, family, fresh
+from families import LABELS, TEXTS, family, fresh, subject_of
+from whence import cli
 from whence.core import registry
 from whence.model.loan import difference, fingerprint
 from whence.model.subject import Subject
@@ -570,3 +572,33 @@ def test_a_method_on_a_task_it_does_not_know_is_refused() -> None:
         refused(subject("bert"), "a film", "image-classification", "text-classification", method="only_pictures")
     finally:
         registry.unregister("method", "only_pictures")
+
+
+# --- Specs without end ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", ["[" * 5000, "attention(layer=" + "(" * 3000, "a" * 10**6, "lrp(" + "-" * 9000 + "1)"])
+def test_specs_without_end_are_one_sentence(spec: str) -> None:
+    for call in (lambda: registry.resolve("method", spec), lambda: registry.resolve("metric", spec)):
+        with pytest.raises(ValueError, match=r"cannot read the spec|unknown") as caught:
+            call()
+        assert len(str(caught.value)) < 20_500
+
+
+def test_tuples_are_lists_of_layers() -> None:
+    subject, raw = subject_of("bert"), family("bert").inputs[0]
+    a, b = (whence.explain(subject, raw, "attention", layer=layers) for layers in ((0, 1), [0, 1]))
+    np.testing.assert_array_equal(a.scores, b.scores)
+    assert a.method == b.method == "attention(layer=[0, 1])"
+
+
+@pytest.mark.parametrize("index", [10**30, -(10**30), 2**40])
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_huge_indices_are_out_of_range(name: str, index: int) -> None:
+    with pytest.raises(ValueError, match="is out of range"):
+        whence.explain(subject_of(name), family(name).inputs[0], "gradient_x_input", index)
+
+
+def test_a_method_without_a_name_is_refused_on_the_command_line() -> None:
+    ran = CliRunner().invoke(cli.app, ["explain", "a film", "--method", ""])
+    assert ran.exit_code == 2 and "--method names no method" in ran.stderr

@@ -15,6 +15,7 @@ import typer
 import whence
 from whence.cli.program import Misuse
 from whence.core.files import PICTURES
+from whence.core.specs import expression
 
 TEXT_MODEL, PICTURE_MODEL = "sst2", "digits"  # the embedded models that are used when none is named
 
@@ -99,8 +100,7 @@ def specs_of(*texts: str) -> list[str]:
 
 def _specs_of_one(text: str) -> list[str]:
     code = f"[{text}]"
-    with suppress(SyntaxError):
-        tree = ast.parse(code, mode="eval").body
-        if isinstance(tree, ast.List):
-            return [ast.get_source_segment(code, item) or "" for item in tree.elts]
+    tree = expression(code)
+    if isinstance(tree, ast.List):
+        return [ast.get_source_segment(code, item) or "" for item in tree.elts]
     return [text]  # the registry raises an error that says what is wrong

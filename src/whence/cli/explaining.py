@@ -86,7 +86,10 @@ def _explain_or_compare(
 ) -> None:
     single = ctx.info_name == "explain"
     files = files_for("Attribution" if single else "Comparison", save, html, csv)
-    run = _with_methods(ctx, specs_of(*(method or ())))
+    specs = specs_of(*(method or ()))
+    if method and not specs:
+        raise Misuse("--method names no method; give a name, or leave --method out")
+    run = _with_methods(ctx, specs)
     raws = inputs(input, pair)
     subject = load(model, raws, device)
     show_progress = isinstance(raws, list) and len(raws) > 1 and sys.stderr.isatty()

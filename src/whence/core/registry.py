@@ -179,7 +179,7 @@ def validate(record: Record, options: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{record.name} has no option {name!r}; {suggest(name, record.options)}")
         if not specs.fits(value, record.options[name].annotation):
             raise ValueError(f"{record.name}: the option {name!r} takes {record.options[name].takes}, not {value!r}")
-    return dict(options)
+    return {name: specs.as_list(value, record.options[name].annotation) for name, value in options.items()}
 
 
 @dataclass(frozen=True)

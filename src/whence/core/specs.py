@@ -9,22 +9,34 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+MAX_LETTERS = 10_000  # of a spec
+_UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # the last two: brackets in brackets without end
+
+
+def expression(text: str) -> ast.expr | None:
+    """A text as one Python expression, which is never run; None where it is none, or too long or too deep to read."""
+    try:
+        return ast.parse(text, mode="eval").body if len(text) <= MAX_LETTERS else None
+    except _UNREADABLE:
+        return None
+
 
 def parse(spec: str) -> tuple[str, dict[str, Any]]:
     """`"lrp(rules='ah')"` to `("lrp", {"rules": "ah"})`; values are Python literals."""
     if not isinstance(spec, str):
         raise TypeError(f"a method or metric is named by a string such as \"lrp(rules='ah')\", not {spec!r}")
     try:
-        tree = ast.parse(spec.strip(), mode="eval").body
+        tree = expression(spec.strip())
         if isinstance(tree, ast.Name):
             return tree.id, {}
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.args:
             names = [keyword.arg for keyword in tree.keywords]
             if None not in names and len(set(names)) == len(names):
                 return tree.func.id, {str(k.arg): ast.literal_eval(k.value) for k in tree.keywords}
-    except (SyntaxError, ValueError):
+    except _UNREADABLE:
         pass
-    raise ValueError(f"cannot read the spec {spec!r}; write a name, or name(option=value), each option once")
+    shown = repr(spec) if len(spec) <= 200 else f"{spec[:80]!r}..., {len(spec):,} letters long"
+    raise ValueError(f"cannot read the spec {shown}; write a name, or name(option=value), each option once")
 
 
 def same(a: Any, b: Any) -> bool:
@@ -64,6 +76,17 @@ def fits(value: Any, annotation: Any) -> bool:
     if origin is not None:
         return callable(value) if origin is typing.get_origin(Callable[..., Any]) else isinstance(value, origin)
     return isinstance(value, annotation) if isinstance(annotation, type) else True
+
+
+def as_list(value: Any, annotation: Any) -> Any:
+    """A tuple that stands for a list, as layer=(0, 1), as that list; other values as they are."""
+    parts = typing.get_args(annotation) if _is_union(annotation) else (annotation,)
+    kinds = [typing.get_origin(part) for part in parts]
+    return list(value) if isinstance(value, tuple) and list in kinds and tuple not in kinds else value
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
 def describe(annotation: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from whence.core.inputs import POSITIONS, Target
+from whence.core.specs import expression
 from whence.core.wording import suggest
 from whence.model.targets import FORMULAS, Function
 
@@ -135,6 +136,8 @@ def _index_of(wanted: Any, subject: Namer) -> int | None:
     if isinstance(wanted, (int, np.integer)) and not isinstance(wanted, bool):
         if labels and not 0 <= wanted < len(labels):
             raise ValueError(f"the target index {wanted} is out of range: there are {len(labels)} classes, from 0")
+        if abs(int(wanted)) >= 2**31:  # no model has so many, and tokenizers cannot hold such a number
+            raise ValueError(f"the target index {wanted} is out of range: classes and tokens are numbered from 0")
         return int(wanted)
     if labels and wanted in labels:
         return labels.index(wanted)
@@ -183,10 +186,7 @@ def _parsed(text: Any) -> _Spec | None:
         return _Spec(written, written, [], {})
     if short := re.fullmatch(r"mlp:(-?\d+):(\d+)", written):
         return _Spec(written, "neuron", [f"mlp:{short[1]}", int(short[2])], {})
-    try:
-        tree = ast.parse(written.strip(), mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
+    tree = expression(written.strip())
     if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
         return None
     if tree.func.id not in (*KINDS, *STATE_KINDS) or any(keyword.arg is None for keyword in tree.keywords):
@@ -194,5 +194,5 @@ def _parsed(text: Any) -> _Spec | None:
     try:
         keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in tree.keywords}
         return _Spec(written, tree.func.id, [ast.literal_eval(argument) for argument in tree.args], keywords)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"cannot read the target {text!r}; put labels in quotes: {tree.func.id}('label')") from None

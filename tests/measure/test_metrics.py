@@ -504,6 +504,10 @@ class Twin:
     def loo_agreement(self) -> float:
         return float(kendalltau([self.scores[i] for i in self.free], self.drops(self.f, self.usual)).statistic)
 
+    def sign_agreement(self) -> float:
+        pairs = list(zip([self.scores[i] for i in self.free], self.drops(self.f, self.usual), strict=True))
+        return sum(abs(drop) for score, drop in pairs if score * drop > 0) / sum(abs(drop) for _, drop in pairs)
+
     def rft(self) -> float:
         total, sizes = 0.0, [abs(self.scores[i]) for i in self.free]
         for i, drop in zip(self.free, self.drops(self.p, self.token), strict=True):
@@ -553,7 +557,7 @@ def test_every_metric_of_masked_inputs_has_a_loop() -> None:
     others = {"completeness", "plausibility", "localisation", "max_sensitivity", "randomisation"}
     others |= {"positive_perturbation", "negative_perturbation"}
     others |= {"sensitivity", "dummy", "symmetry", "linearity", "implementation_invariance"}
-    assert {record.name for record in whence.list_metrics()} == {*LOOPED, *others} and len(LOOPED) == 14
+    assert {record.name for record in whence.list_metrics()} == {*LOOPED, *others} and len(LOOPED) == 15
 
 
 @pytest.mark.parametrize("name", RAWS)

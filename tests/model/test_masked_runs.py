@@ -55,6 +55,15 @@ def test_an_edit_of_attention_is_part_of_what_is_asked() -> None:
     np.testing.assert_allclose(alone, changed.values, atol=1e-6)
 
 
+def test_an_edit_is_part_of_what_is_asked_of_inputs_made_elsewhere() -> None:
+    subject = subject_of("bert")
+    item = subject.encode(TEXT)
+    plain, aim, made = MaskedRuns(subject), subject.aim([1]), list(masked(subject, item, leaving_one_out(item)))
+    before = plain.values([item], [made], aim)[0]
+    changed = plain.edited(without_head).values([item], [made], aim)[0]
+    assert plain.run == 2 * len(made) and np.abs(before - changed).max() > 1e-3
+
+
 def test_edits_go_together_with_zeroed_embeddings() -> None:
     subject = subject_of("gpt2")
     item = subject.encode("the old man was")

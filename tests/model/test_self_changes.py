@@ -49,12 +49,20 @@ class Habit(nn.Module):
             self.count = torch.zeros(input_ids.shape[1])
         elif self.habit == "exchanges a module":
             self.spare = nn.Identity()
-        return logits
+        elif self.habit == "shrinks a weight through .data":
+            self.spare.weight.data.mul_(0.5)
+        elif self.habit == "assigns .data":
+            self.spare.weight.data = self.spare.weight.data * 0.5
+        elif self.habit == "changes a weight in place":
+            with torch.no_grad():
+                self.spare.weight[0].mul_(0.5)
+        return logits + 0.0 * self.spare(logits[:, :2]).sum() if isinstance(self.spare, nn.Linear) else logits
 
 
 HABITS = [
     "keeps its logits", "keeps more than it had", "forgets", "fills a dict", "fills a list", "counts in a buffer",
-    "resizes a buffer", "exchanges a module",
+    "resizes a buffer", "exchanges a module", "shrinks a weight through .data", "assigns .data",
+    "changes a weight in place",
 ]  # fmt: skip
 
 
@@ -94,6 +102,63 @@ def test_a_habit_that_shows_only_later_is_undone_too() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_an_embedding_that_bounds_its_norms(method: str) -> None:
+    """Each look-up shrinks rows of the table in place: the answer is that of a model whose table is shrunk already."""
+    made, plain = fresh("bert"), fresh("bert")
+    words = made.model.get_submodule("bert.embeddings.word_embeddings")
+    words.max_norm = 1.0
+    plain_words: Any = plain.model.get_submodule("bert.embeddings.word_embeddings")
+    plain_words.weight.data = torch.renorm(plain_words.weight.data, 2, 0, 1.0)
+    before = fingerprint(made.model, full=True)
+    found = whence.explain(whence.wrap(made.model, made.processor), made.inputs[:2], method, batch_size=1)
+    assert not difference(before, fingerprint(made.model, full=True))
+    expected = whence.explain(whence.wrap(plain.model, plain.processor), plain.inputs[:2], method, batch_size=1)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a.scores, b.scores, atol=1e-5)
+        assert np.abs(b.scores).max() > 1e-3
+
+
+def test_gradients_are_those_of_the_weights_that_the_pass_used() -> None:
+    """A constraint that halves a weight in every call, before the weight is used: scores follow the halved weight."""
+    made, plain = fresh("bert"), fresh("bert")
+    dense: Any = made.model.get_submodule("bert.encoder.layer.0.output.dense")
+
+    def constrain(module: Any, args: Any) -> None:
+        module.weight.data.mul_(0.5)
+
+    dense.register_forward_pre_hook(constrain)
+    plain_dense: Any = plain.model.get_submodule("bert.encoder.layer.0.output.dense")
+    plain_dense.weight.data.mul_(0.5)
+    before = fingerprint(made.model, full=True)
+    for raw in made.inputs[:2]:
+        a = whence.explain(whence.wrap(made.model, made.processor), raw, "gradient_x_input")
+        b = whence.explain(whence.wrap(plain.model, plain.processor), raw, "gradient_x_input")
+        np.testing.assert_allclose(a.scores, b.scores, atol=1e-6)
+    assert not difference(before, fingerprint(made.model, full=True))
+
+
+def test_a_weight_that_is_changed_through_data_later_is_told() -> None:
+    """The first call does not show the habit, so it cannot be undone; the loan notices it all the same."""
+    made = fresh("bert")
+    model = Habit(made.model, "").eval()
+    subject = wrapped(model, made.processor)
+    whence.explain(subject, made.inputs[0], "gradient_x_input")
+    model.habit = "shrinks a weight through .data"
+    with pytest.raises(RuntimeError, match="not given back as it was lent: the numbers of a parameter changed"):
+        whence.explain(subject, made.inputs[0], "gradient_x_input")
+
+
+def test_decoding_undoes_changes_too() -> None:
+    made = fresh("t5")
+    model: Any = made.model
+    model.register_buffer("count", torch.zeros(1))
+    model.register_forward_hook(lambda module, args, output: module.count.add_(1) and None)
+    before = fingerprint(model, full=True)
+    a = whence.explain(whence.wrap(model, made.processor), "a good film", "gradient_x_input")
+    assert a.scores.any() and not difference(before, fingerprint(model, full=True))
+
+
+@pytest.mark.parametrize("method", [*METHODS, "value_zeroing"])
 def test_big_bird_switches_its_attention_and_comes_back(method: str, caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
     tokenizer = bert_tokenizer()
@@ -126,7 +191,27 @@ def test_old_weight_norm() -> None:
     np.testing.assert_allclose(a.scores, b.scores, atol=1e-5)
 
 
-@pytest.mark.parametrize("habit", ["fills a dict", "counts in a buffer", "keeps more than it had"])
+@pytest.mark.parametrize("norm", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm])
+@pytest.mark.parametrize("training", [True, False])
+def test_spectral_norm(norm: Any, training: bool) -> None:
+    """In training mode every call takes a step of a power iteration in buffers; a loan runs in eval mode."""
+    made = fresh("bert")
+    dense = made.model.get_submodule("bert.encoder.layer.0.intermediate.dense")
+    norm(dense)
+    made.model.train(training)
+    before = fingerprint(made.model, full=True)
+    a = whence.explain(whence.wrap(made.model, made.processor), made.inputs[0], "gradient_x_input", 1)
+    assert not difference(before, fingerprint(made.model, full=True))
+    made.model.eval()
+    plain = fresh("bert")
+    plain_dense: Any = plain.model.get_submodule("bert.encoder.layer.0.intermediate.dense")
+    dense(torch.zeros(1, dense.in_features))  # the old one computes its weight when it is called
+    plain_dense.weight.data = dense.weight.detach().clone()
+    b = whence.explain(whence.wrap(plain.model, plain.processor), plain.inputs[0], "gradient_x_input", 1)
+    np.testing.assert_allclose(a.scores, b.scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("habit", ["fills a dict", "counts in a buffer", "keeps more than it had", "assigns .data"])
 def test_a_model_that_fails_comes_back_as_well(habit: str) -> None:
     made = fresh("bert")
     model = Habit(made.model, habit).eval()

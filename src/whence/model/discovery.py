@@ -169,6 +169,7 @@ class Discovery:
 
     def _probed(self, batch: Batch) -> Probe:
         """One probing pass over a batch."""
+        self._forward.observe(batch.tensors)
         return probe(self._forward.model, len(batch), lambda: self._forward.outputs(batch.tensors))
 
     def _copies(self) -> Batch:
@@ -320,6 +321,7 @@ def find_layout(forward: Forward, tensors: dict[str, Tensor], text_length: int =
     None when no attention differs in length from the text: a text of another length may then show the picture's.
     """
     pixels = tensors["pixel_values"]
+    forward.observe(tensors)
 
     def entering(pixels: Tensor) -> tuple[Tensor | None, list[ModuleCall]]:
         """The state that enters the picture's first block, None where there is none, and all calls of the pass."""

@@ -20,8 +20,8 @@ Changes = Mapping[Site, Callable[[Tensor], Tensor]]
 class Forward:
     """A model that is called on tensors.
 
-    The first call finds out which attributes the model's forward changes and whether it shuffles patches. Every call
-    puts those attributes back, and patches keep their order.
+    `observe` runs it once, only to find out what its forward changes about itself and whether it shuffles patches.
+    Every call undoes those changes, and patches keep their order.
     """
 
     def __init__(self, model: nn.Module, *, generates: bool, output: Callable[[Any], Tensor] | None) -> None:
@@ -30,14 +30,22 @@ class Forward:
         self.self_changes = SelfChanges(model)
         self._shuffles: bool | None = None  # the model draws the order of its patches; None: not known yet
 
+    def observe(self, tensors: Mapping[str, Tensor]) -> None:
+        """Find out, by the first run of the model, what its forward changes; to be called before hooks are set."""
+        self.self_changes.observe(lambda: self._called(tensors))
+
     def outputs(self, tensors: Mapping[str, Tensor]) -> Any:
         """What the model returns; the tensor "input" is its first positional argument."""
+        with self.self_changes.undone():
+            return self._called(tensors)
+
+    def _called(self, tensors: Mapping[str, Tensor]) -> Any:
         arguments: dict[str, Any] = dict(tensors)
         first = [arguments.pop("input")] if "input" in arguments else []
         if self._generates:
             arguments["use_cache"] = False
         order = PatchesInOrder()
-        with self.self_changes.undone(), contextlib.nullcontext() if self._shuffles is False else order:
+        with contextlib.nullcontext() if self._shuffles is False else order:
             outputs = self.model(*first, **arguments)
         if self._shuffles is None:
             self._shuffles = order.used
@@ -72,6 +80,7 @@ class Forward:
                 key = str(site.key)
                 tensors[key] = changes[site](tensors[key]) if site in changes else tensors[key]
                 inputs[site] = tensors[key]
+        self.observe(tensors)
         with states_at(self.model, watch, changes) as states:
             outputs = self.outputs(tensors)
         return self.decision(outputs, batch), {**states, **inputs}

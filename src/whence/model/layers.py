@@ -25,10 +25,11 @@ Given = tuple[tuple[Any, ...], dict[str, Any]]  # args and kwargs
 class Layer:
     """One call of a module that is a layer: its arguments, its output and the attentions inside."""
 
-    model: nn.Module
+    subject: Subject
     module: nn.Module
     streams: dict[str, str | int]  # stream -> the argument that holds its state
     given: Given
+    changes: list[Any]  # what the model had changed about itself when it called the layer
     output: Any = None
     records: list[AttentionRecord] = field(default_factory=list)
     wider: Given = ((), {})  # the arguments of a batch with one example more: they show the axis of examples
@@ -62,8 +63,9 @@ class Layer:
         `record.order` counts the attentions of this layer only, from 0.
         """
         args, kwargs = _copied(self.given, self.wider, copies)
-        tap = Tap(self.model, copies * examples, edit=edit)
-        with lent(self.model), attention_path(self.model, "eager"), torch.no_grad(), tap:
+        model, self_changes = self.subject.model, self.subject.self_changes
+        tap = Tap(model, copies * examples, edit=edit)
+        with lent(model), attention_path(model, "eager"), self_changes.undone(self.changes), torch.no_grad(), tap:
             return self.states(self.module(*args, **kwargs))
 
 
@@ -107,7 +109,8 @@ def _watched(subject: Subject, batch: Batch) -> Iterator[tuple[list[Layer], list
 
     def before(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         running.append(len(layers))
-        layers.append(Layer(subject.model, module, wanted[name][calls[name]], (args, kwargs)))
+        changes = subject.self_changes.now()
+        layers.append(Layer(subject, module, wanted[name][calls[name]], (args, kwargs), changes))
         calls[name] += 1
 
     def after(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:

@@ -7,15 +7,19 @@ import hashlib
 import random
 import threading
 import weakref
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from whence.model.foreign_calls import held_back
 from whence.model.self_changes import Snapshot
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_EMPTY: dict[str, Any] = {}
 _EXTRA_OUTPUTS = ("_output_attentions", "output_attentions", "output_hidden_states")
 
 
@@ -36,47 +40,90 @@ def lent(model: nn.Module) -> Iterator[None]:
     """Hold the model alone: eval mode, no parameter gradients, random states saved; given back as it was.
 
     Re-entrant: only the outermost entry changes and restores. A change that is left over raises on the way out.
+    Calls of the model by other threads wait until the loan ends.
     """
     with _loans_lock:
         loan = _loans.setdefault(model, _Loan())
     with loan.lock, torch.inference_mode(False):  # a caller's inference mode would leave nothing to differentiate
-        if loan.depth:
-            loan.depth += 1
-            try:
-                yield
-            finally:
-                loan.depth -= 1
-            return
-        if any(parameter.is_inference() for parameter in model.parameters()):
-            raise ValueError("the model was made in torch.inference_mode() and has no gradients; make it outside of it")
-        before, snapshot = _state(model), Snapshot(model, configs(model))
-        extra = [(vars(c), key, vars(c)[key]) for c in configs(model) for key in _EXTRA_OUTPUTS if vars(c).get(key)]
-        modes = [(module, module.training) for module in model.modules()]
-        frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        states = _random_states()
-        loan.depth = 1
+        loan.depth += 1
         try:
-            for holder, key, _ in extra:  # asked for extra outputs, transformers leaves hooks on the model
-                holder[key] = False
-            for module, training in modes:
-                if training:
-                    module.training = False
-            for parameter in frozen:
-                parameter.requires_grad_(False)
-            yield
+            with contextlib.nullcontext() if loan.depth > 1 else held_back(model, loan.lock), _changed(model, loan):
+                yield
         finally:
-            loan.depth = 0
-            snapshot.restore()  # what the model's own forward changed about itself
-            for holder, key, value in extra:
-                holder[key] = value
-            for module, training in modes:
+            loan.depth -= 1
+
+
+@contextlib.contextmanager
+def _changed(model: nn.Module, loan: _Loan) -> Iterator[None]:
+    """The outermost scope of a loan: what explaining needs to be otherwise is set, then put back and compared."""
+    if loan.depth > 1:
+        yield
+        return
+    parameters = list(model.parameters())
+    if any(parameter.is_inference() for parameter in parameters):
+        raise ValueError("the model was made in torch.inference_mode() and has no gradients; make it outside of it")
+    known = configs(model)
+    before, samples, snapshot = _state(model), Samples(parameters), Snapshot(model, known)
+    extra = [(vars(c), key, vars(c)[key]) for c in known for key in _EXTRA_OUTPUTS if vars(c).get(key)]
+    modes = [(module, module.training) for module in model.modules()]
+    frozen = [parameter for parameter in parameters if parameter.requires_grad]
+    states = _random_states()
+    try:
+        for holder, key, _ in extra:  # asked for extra outputs, transformers leaves hooks on the model
+            holder[key] = False
+        for module, training in modes:
+            if training:
+                module.training = False
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        snapshot.restore()  # what the model's own forward changed about itself
+        for holder, key, value in extra:
+            holder[key] = value
+        for module, training in modes:
+            if module.training is not training:
                 module.training = training
-            for parameter in frozen:
-                parameter.requires_grad_(True)
-            _restore_random(states)
-        changed = difference(before, _state(model))
-        if changed:
-            raise RuntimeError(f"the model was not given back as it was lent: {changed} changed while explaining")
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        _restore_random(states)
+    changed = difference(before, _state(model)) or samples.changed()
+    if changed:
+        raise RuntimeError(f"the model was not given back as it was lent: {changed} changed while explaining")
+
+
+class Samples:
+    """A few numbers of every parameter, which tell of changes behind the back of version counters.
+
+    A change through `.data` leaves the counter as it is. Comparing all numbers would cost a tenth of a short call;
+    these few cost less than a fiftieth.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self._views: dict[tuple[Any, Any], list[Tensor]] = defaultdict(list)  # by device and type of number
+        with torch.no_grad():
+            for parameter in parameters:
+                if parameter.layout is torch.strided and not parameter.is_meta and parameter.numel():
+                    self._views[parameter.device, parameter.dtype].append(_spread(parameter))
+        self._before = self._bytes()
+
+    def _bytes(self) -> list[Tensor]:
+        return [torch.cat(views).view(torch.uint8) for views in self._views.values()]
+
+    def changed(self) -> str:
+        """What had changed, in words; empty when nothing had."""
+        same = all(torch.equal(old, new) for old, new in zip(self._before, self._bytes(), strict=True))
+        return "" if same else "the numbers of a parameter"
+
+
+def _spread(tensor: Tensor, count: int = 16) -> Tensor:
+    """A view of `count` numbers, or fewer, evenly spread over a tensor's memory."""
+    if tensor.is_contiguous():
+        reach = tensor.numel()
+    else:
+        reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    step = -(-reach // count)
+    return tensor.as_strided(((reach - 1) // step + 1,), (step,))
 
 
 @contextlib.contextmanager
@@ -127,18 +174,20 @@ def fingerprint(model: nn.Module, *, full: bool = False) -> dict[str, Any]:
     prints = _state(model)
     prints["random states"] = [repr(state) if isinstance(state, tuple) else _bytes(state) for state in _random_states()]
     if full:
-        prints |= {f"content of {name}": hashlib.sha256(_bytes(tensor)).hexdigest() for name, tensor in _tensors(model)}
+        tensors = _tensors(model.named_modules())
+        prints |= {f"content of {name}": hashlib.sha256(_bytes(tensor)).hexdigest() for name, tensor in tensors}
     return prints
 
 
 def _state(model: nn.Module) -> dict[str, Any]:
     """Identity and version of every tensor, and the attributes of every module and config."""
     prints: dict[str, Any] = {}
-    for name, tensor in _tensors(model):
+    modules = list(model.named_modules())
+    for name, tensor in _tensors(modules):
         version = None if tensor.is_inference() else tensor._version
         grad = None if tensor.grad is None else (id(tensor.grad), tensor.grad._version)
-        prints[f"tensor {name}"] = (id(tensor), version, tensor.requires_grad, grad)
-    for name, module in model.named_modules():
+        prints[f"tensor {name}"] = (id(tensor), version, tensor.data_ptr(), tensor.requires_grad, grad)
+    for name, module in modules:
         prints[f"module {name or type(model).__name__}"] = {k: _plain(v) for k, v in vars(module).items()}
     for number, config in enumerate(configs(model)):
         prints[f"config {number} ({type(config).__name__})"] = {k: _plain(v) for k, v in vars(config).items()}
@@ -169,15 +218,19 @@ def difference(before: dict[str, Any], after: dict[str, Any]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
+def _tensors(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[tuple[str, Tensor]]:
+    """The parameters and buffers of these modules."""
+    for prefix, module in modules:
+        for table in (module._parameters, module._buffers):
+            yield from ((f"{prefix}.{name}", tensor) for name, tensor in table.items() if tensor is not None)
 
 
 def _plain(value: Any) -> Any:
     """A copy for comparing, which later changes to the value do not reach."""
+    if type(value) in _SCALARS:
+        return value
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: _plain(v) for k, v in value.items()} if value else _EMPTY  # most tables of hooks are empty
     if isinstance(value, (list, tuple, set)):
         return tuple(map(repr, value))
-    return value if isinstance(value, (str, int, float, bool, type(None))) else id(value)
+    return value if isinstance(value, (str, int, float)) else id(value)

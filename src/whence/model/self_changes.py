@@ -1,16 +1,22 @@
 """What a model's own forward changes about itself, and how that is undone.
 
-Some models keep what they computed (`self.last = weights`), fill caches, count in buffers, resize buffers, or exchange
-their own submodules (BigBird on short texts). A model that is lent must come back as it was all the same.
+Some models keep what they computed (`self.last = weights`), fill caches, count in buffers, resize buffers, exchange
+their own submodules (BigBird on short texts), or change their weights (`nn.Embedding(max_norm=...)`, constraints set
+through `.data`). A model that is lent must come back as it was all the same.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Entry = tuple[dict[str, Any], str]  # an attribute, or an entry of a dict: what holds it, and its name
 
 _CONTAINERS = (dict, list, set)
 _MISSING = object()
@@ -30,9 +36,9 @@ class Snapshot:
             if isinstance(value, _CONTAINERS)
         ]
 
-    def restore(self) -> list[tuple[dict[str, Any], str]]:
-        """Put everything back; what had changed: the holder of each attribute, or of an entry, and its name."""
-        changed: list[tuple[dict[str, Any], str]] = []
+    def restore(self) -> list[Entry]:
+        """Put everything back; what had changed."""
+        changed: list[Entry] = []
         for container, content in self._contents:
             changed += _restore_content(container, content)
         for own, attributes in zip(self._holders, self._attributes, strict=True):
@@ -47,68 +53,133 @@ class Snapshot:
 
 
 class SelfChanges:
-    """Undoes what every call of a model changes; the first call finds out what, later calls look only there."""
+    """Undoes what every call of a model changes: `observe` finds out what, later calls look only there."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._entries: list[tuple[dict[str, Any], str]] | None = None  # attributes and entries that change
-        self._buffers: list[tuple[dict[str, Any], str]] = []  # buffers whose numbers change, by module
+        self._observed = False
+        self._entries: list[Entry] = []  # attributes and entries that change
+        self._tensors: list[Entry] = []  # parameters and buffers whose numbers change, by the module's table of them
 
-    @contextlib.contextmanager
-    def undone(self) -> Iterator[None]:
-        """A scope for one call of the model."""
-        if self._entries is None:
-            with self._observed():
-                yield
+    def observe(self, call: Callable[[], Any]) -> None:
+        """Run the model for the first time, only to see what it changes, and put everything back."""
+        if self._observed:
             return
-        if not self._entries and not self._buffers:
-            yield
-            return
-        saved = [(own, name, own.get(name, _MISSING)) for own, name in self._entries]
-        with _on_copies(self._buffers):
-            try:
-                yield
-            finally:
-                for own, name, value in saved:
-                    if value is _MISSING:
-                        own.pop(name, None)
-                    else:
-                        own[name] = value
-
-    @contextlib.contextmanager
-    def _observed(self) -> Iterator[None]:
-        """The first call: everything is put back, and what had changed is remembered."""
-        snapshot = Snapshot(self._model, [])
+        snapshot, writes = Snapshot(self._model, []), ParameterWrites(self._model)
         tables = [module._buffers for module in self._model.modules()]
-        buffers = [(table, name) for table in tables for name, buffer in table.items() if buffer is not None]
+        buffers: list[Entry] = [(table, name) for table in tables for name, b in table.items() if b is not None]
         now: list[Any] = []
         try:
-            with _on_copies(buffers) as copies:
-                yield
+            with _on_copies(buffers) as copies, writes:
+                call()
                 now = [table.get(name) for table, name in buffers]
         finally:
             changed = snapshot.restore()
+            written = writes.restore()
         places = zip(buffers, now, copies, strict=True)
-        self._buffers = [place for place, buffer, copy in places if buffer is not copy or copy._version]
-        known = {(id(table), name) for table, name in self._buffers}
+        self._tensors = [place for place, buffer, copy in places if buffer is not copy or copy._version]
+        self._tensors += [
+            (module._parameters, name)
+            for module in self._model.modules()
+            for name, parameter in module._parameters.items()
+            if id(parameter) in written
+        ]
+        known = {(id(table), name) for table, name in self._tensors}
         self._entries = [(own, name) for own, name in changed if (id(own), name) not in known]
+        self._observed = True
+
+    @contextlib.contextmanager
+    def undone(self, at_first: Sequence[Any] | None = None) -> Iterator[None]:
+        """A scope for one call of the model, or of a layer that begins with what `now` gave inside the model's call."""
+        if not self._entries and not self._tensors:
+            yield
+            return
+        saved = self.now()
+        with _on_copies(self._tensors):
+            try:
+                self._set(saved if at_first is None else at_first)
+                yield
+            finally:
+                self._set(saved)
+
+    def now(self) -> list[Any]:
+        """What the attributes and entries that change are at this moment."""
+        return [own.get(name, _MISSING) for own, name in self._entries]
+
+    def _set(self, values: Sequence[Any]) -> None:
+        for (own, name), value in zip(self._entries, values, strict=True):
+            if value is _MISSING:
+                own.pop(name, None)
+            else:
+                own[name] = value
+
+
+class ParameterWrites(TorchDispatchMode):
+    """Sees every operation that writes to a parameter's memory, by whichever name; `restore` undoes the writes.
+
+    Version counters do not tell: they stay when a parameter is changed through `.data`. A parameter is copied just
+    before the first write, so that a model that changes none costs no memory.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._before = [(p, p.detach(), p._version) for p in model.parameters() if p.device.type != "meta"]
+        self._by_memory: Mapping[int, list[Tensor]] = defaultdict(list)
+        for _, alias, _ in self._before:
+            self._by_memory[alias.untyped_storage().data_ptr()].append(alias)
+        self._copies: dict[int, tuple[Tensor, Tensor]] = {}  # by identity: what was written to, and its copy
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "_schema", None) is not None and func._schema.is_mutable:
+            for number, argument in enumerate(func._schema.arguments):
+                given = args[number] if number < len(args) else kwargs.get(argument.name)
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    self._keep(given if isinstance(given, (list, tuple)) else [given])
+        return func(*args, **kwargs)
+
+    def _keep(self, tensors: Sequence[Any]) -> None:
+        for tensor in tensors:
+            if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
+                for alias in self._by_memory.get(tensor.untyped_storage().data_ptr(), ()):
+                    self._copies.setdefault(id(alias), (alias, alias.clone()))
+
+    def restore(self) -> set[int]:
+        """Give every parameter its memory and numbers back; the identities of those that had been changed."""
+        changed = set()
+        for parameter, alias, version in self._before:
+            exchanged = parameter.data_ptr() != alias.data_ptr()
+            if exchanged:
+                parameter.data = alias
+            if id(alias) in self._copies:
+                alias.data.copy_(self._copies[id(alias)][1])
+            if exchanged or id(alias) in self._copies:
+                changed.add(id(parameter))
+                torch._C._autograd._unsafe_set_version_counter((parameter,), (version,))
+        return changed
 
 
 @contextlib.contextmanager
-def _on_copies(buffers: list[tuple[dict[str, Any], str]]) -> Iterator[list[Tensor]]:
-    """Copies stand in for these buffers, so that their own numbers stay as they are."""
-    saved = [table[name] for table, name in buffers]
-    copies = [buffer.detach().clone() for buffer in saved]
+def _on_copies(places: list[Entry]) -> Iterator[list[Tensor]]:
+    """Copies stand in for these parameters and buffers, so that their own numbers stay as they are."""
+    saved = [table[name] for table, name in places]
+    by_identity = {id(tensor): _copy(tensor) for tensor in saved}  # what modules share, they share as a copy, too
+    copies = [by_identity[id(tensor)] for tensor in saved]
     try:
-        for (table, name), copy in zip(buffers, copies, strict=True):
+        for (table, name), copy in zip(places, copies, strict=True):
             table[name] = copy
         yield copies
     finally:
-        for (table, name), buffer in zip(buffers, saved, strict=True):
-            table[name] = buffer
+        for (table, name), tensor in zip(places, saved, strict=True):
+            table[name] = tensor
 
 
-def _restore_content(container: Any, content: Any) -> list[tuple[Any, Any]]:
+def _copy(tensor: Tensor) -> Tensor:
+    copy = tensor.detach().clone()
+    return nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
+
+
+def _restore_content(container: Any, content: Any) -> list[Entry]:
     """Put back what a container held, in place: others may hold the container; the entries that had changed."""
     if isinstance(container, dict):
         keys = [k for k in {**content, **container} if container.get(k, _MISSING) is not content.get(k, _MISSING)]

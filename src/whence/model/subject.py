@@ -23,6 +23,7 @@ from whence.model.loan import attention_path, configs, fingerprint, lent
 from whence.model.passes import Pass, Request, Streams, Trace, replaced, states_seen
 from whence.model.precision import accumulation
 from whence.model.rules import Rules
+from whence.model.self_changes import SelfChanges
 from whence.model.tap import Edit, Tap
 from whence.model.target_specs import resolve
 from whence.model.targets import Aim, StateSeen
@@ -182,8 +183,11 @@ class Subject:
         limits = [getattr(settings, name, None) for name in ("max_new_tokens", "max_length")]
         # without a limit of the model, transformers stops at 20 tokens and cuts ordinary sentences
         longer = {} if any(limit not in (None, 20) for limit in limits) else {"max_new_tokens": MAX_GENERATED}
+        tensors = self.batch([item]).tensors
         with lent(self.model), torch.no_grad():
-            ids = generate(**self.batch([item]).tensors, do_sample=False, num_beams=1, **longer)[0].tolist()
+            self.self_changes.observe(lambda: generate(**tensors, do_sample=False, num_beams=1, max_new_tokens=1))
+            with self.self_changes.undone():
+                ids = generate(**tensors, do_sample=False, num_beams=1, **longer)[0].tolist()
         ids = ids[1:]  # the start token
         end = getattr(self._tokenizer, "eos_token_id", None)
         if end in ids:
@@ -402,7 +406,7 @@ class Subject:
     def embedded(self, batch: Batch, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The word embeddings of other ids, by stream."""
         roots = self.structure(batch).roots
-        with lent(self.model), torch.no_grad():
+        with lent(self.model), self.self_changes.undone(), torch.no_grad():
             return {stream: self.model.get_submodule(roots[stream].module)(ids[stream]) for stream in ids}
 
     def vocabulary(self, batch: Batch, stream: str) -> Tensor | None:
@@ -432,6 +436,11 @@ class Subject:
         """A scope in which the model is held alone and runs on this attention path, "eager" or "sdpa"."""
         with lent(self.model), attention_path(self.model, path):
             yield
+
+    @property
+    def self_changes(self) -> SelfChanges:
+        """What the model's forward changes about itself, and how that is undone."""
+        return self._forward.self_changes
 
     @property
     def has_paths(self) -> bool:

@@ -7,7 +7,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from threading import get_ident
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -36,18 +36,24 @@ class Site:
 def hooked(
     modules: Iterable[tuple[str, nn.Module]], before: Before | None = None, after: After | None = None
 ) -> Iterator[None]:
-    """Call `before` and `after` around every call of these modules."""
+    """Call `before` and `after` around every call of these modules that this thread makes."""
     handles = []
     try:
         for name, module in modules:
             if before is not None:
-                handles.append(module.register_forward_pre_hook(partial(before, name), with_kwargs=True))
+                handles.append(module.register_forward_pre_hook(_of_this_thread(before, name), with_kwargs=True))
             if after is not None:
-                handles.append(module.register_forward_hook(partial(after, name), with_kwargs=True))
+                handles.append(module.register_forward_hook(_of_this_thread(after, name), with_kwargs=True))
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _of_this_thread(call: Callable[..., Any], *first: Any) -> Callable[..., Any]:
+    """A hook that leaves calls by other threads alone: a user may run a module while it is explained."""
+    thread = get_ident()
+    return lambda *given: call(*first, *given) if get_ident() == thread else None
 
 
 @contextlib.contextmanager
@@ -112,7 +118,7 @@ def every_call(model: nn.Module, listener: Listener) -> Iterator[None]:
             hooks.enter_context(hooked(inside, listener.enter, listener.leave))
             return listener.enter("", model, args, kwargs)
 
-        first = model.register_forward_pre_hook(begin, with_kwargs=True)
+        first = model.register_forward_pre_hook(_of_this_thread(begin), with_kwargs=True)
         try:
             yield
         finally:

@@ -79,4 +79,4 @@ class ShuffledWeights:
 
 
 def _fill(parameter: nn.Parameter, values: Tensor) -> None:
-    parameter.data = values.detach().reshape(parameter.shape).clone()
+    parameter.data.copy_(values.detach().reshape(parameter.shape))

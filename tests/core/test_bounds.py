@@ -86,16 +86,16 @@ def test_settings_of_a_call_are_checked_before_anything_runs(value: Any) -> None
     if value != -1:
         calls.append(lambda: whence.conservation(subject, "a film", token=value))
     for call in calls:
-        with pytest.raises(ValueError, match="^(seed|batch_size|limit|fit|token) takes a whole number from") as error:
+        with pytest.raises(ValueError, match=r"^(seed|batch_size|limit|fit|token) takes a whole number from") as error:
             call()
         assert "\n" not in str(error.value) and len(str(error.value)) < 300
 
 
 def test_switches_are_true_or_false() -> None:
     subject = subject_of("bert")
-    with pytest.raises(ValueError, match="^truncate takes True or False, not 'no'$"):
+    with pytest.raises(ValueError, match=r"^truncate takes True or False, not 'no'$"):
         whence.explain(subject, "a film", "random", truncate="no")  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="^resume takes a text or Path or None, not 3$"):
+    with pytest.raises(ValueError, match=r"^resume takes a text or Path or None, not 3$"):
         whence.evaluate(subject, ["a film"], ["random"], ["auac"], resume=3)  # type: ignore[arg-type]
 
 

@@ -109,7 +109,7 @@ def flow(
     heads: Heads = "mean",
     residual: Share = 0.5,
     start_layer: FirstLayer = 0,
-    scale: Annotated[int, Between(1, 10**7)] = 10**6,
+    scale: Annotated[int, Between(1, 10**9)] = 10**6,
     matrix: bool = False,
 ) -> Explained:
     """The greatest flow from the deciding token to each input token, with attention as the capacities of the edges.

@@ -40,7 +40,8 @@ class Forward:
             return self._called(tensors)
 
     def _called(self, tensors: Mapping[str, Tensor]) -> Any:
-        arguments: dict[str, Any] = dict(tensors)
+        """Call the model on copies of the tensors, because some models change their inputs in place."""
+        arguments: dict[str, Any] = {name: tensor.clone() for name, tensor in tensors.items()}
         first = [arguments.pop("input")] if "input" in arguments else []
         if self._generates:
             arguments["use_cache"] = False

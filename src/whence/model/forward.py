@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+import os
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from whence.core.wording import first_sentence
 from whence.model.batching import Batch
 from whence.model.self_changes import SelfChanges
 from whence.model.watching import Site, states_at
@@ -24,8 +27,15 @@ class Forward:
     Every call undoes those changes, and patches keep their order.
     """
 
-    def __init__(self, model: nn.Module, *, generates: bool, output: Callable[[Any], Tensor] | None) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        generates: bool,
+        output: Callable[[Any], Tensor] | None,
+        classes: int | None = None,
+    ) -> None:
+        self.model, self._classes = model, classes  # how many classes have names; None where that is not known
         self._generates, self._output = generates, output
         self.self_changes = SelfChanges(model)
         self._shuffles: bool | None = None  # the model draws the order of its patches; None: not known yet
@@ -46,11 +56,26 @@ class Forward:
         if self._generates:
             arguments["use_cache"] = False
         order = PatchesInOrder()
-        with contextlib.nullcontext() if self._shuffles is False else order:
+        with self.misfits(tensors), contextlib.nullcontext() if self._shuffles is False else order:
             outputs = self.model(*first, **arguments)
         if self._shuffles is None:
             self._shuffles = order.used
         return outputs
+
+    @contextlib.contextmanager
+    def misfits(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+        """A scope in which an operation of the model that fails on these tensors is said to do so in one sentence."""
+        try:
+            yield
+        except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            if not _of_an_operation(error):
+                raise
+            name = type(self.model).__name__
+            shapes = ", ".join(f"{key} {tuple(t.shape)} of {str(t.dtype)[6:]}" for key, t in tensors.items())
+            raise ValueError(
+                f"{name} cannot be run on {shapes}: {first_sentence(error)}; check that its "
+                "tokenizer, processor or encode= fits it"
+            ) from error
 
     def decision(self, outputs: Any, batch: Batch) -> Tensor:
         """The logits that the model decides by: (batch, class); for generated text those at the last real position."""
@@ -69,6 +94,17 @@ class Forward:
                 f"expected one row of logits per example, shape ({len(batch)}, class), and got {tuple(logits.shape)}; "
                 "pass whence.wrap(..., output=function) that returns them"
             )
+        if not logits.is_floating_point() or not logits.shape[1]:
+            raise ValueError(
+                f"logits are numbers with a fraction, one per class, and {type(self.model).__name__} gave "
+                f"{logits.shape[1]} of {str(logits.dtype)[6:]}; "
+                "pass whence.wrap(..., output=function) that returns them as they were before a decision"
+            )
+        if self._classes not in (None, logits.shape[1]):
+            raise ValueError(
+                f"labels= names {self._classes} classes, and {type(self.model).__name__} gives {logits.shape[1]} "
+                "logits; give every class a name"
+            )
         return logits
 
     def run(self, batch: Batch, watch: Iterable[Site] = (), changes: Changes | None = None) -> Seen:
@@ -85,6 +121,16 @@ class Forward:
         with states_at(self.model, watch, changes) as states:
             outputs = self.outputs(tensors)
         return self.decision(outputs, batch), {**states, **inputs}
+
+
+def _of_an_operation(error: Exception) -> bool:
+    """Whether an operation of torch, or code of transformers, raised an error; not a hook or a module of the user's."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    theirs = any(f"{os.sep}{package}{os.sep}" in last.filename for package in ("torch", "transformers"))
+    watched = (
+        last.name == "__torch_function__" and f"{os.sep}whence{os.sep}" in last.filename
+    )  # it called the operation
+    return (theirs or watched) and str(error).strip() != "" and not isinstance(error, torch.OutOfMemoryError)
 
 
 Seen = tuple[Tensor, dict[Site, Tensor]]  # decision logits, and states by site

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from whence import zoo
 from whence.core import tasks
-from whence.core.wording import suggest
+from whence.core.wording import first_sentence, shown, suggest
 from whence.model import encoding
 from whence.model.subject import Subject
 
@@ -43,6 +42,7 @@ def wrap(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"wrap takes a torch module, not {type(model).__name__}; whence.load takes names and folders")
+    _check_arguments(processor, task, labels, encode, output)
     task = task or ("module" if encode is not None else _task_of(model))
     if task not in tasks.NAMES:
         raise ValueError(f"unknown task {task!r}; {suggest(task, tasks.NAMES)}")
@@ -53,12 +53,21 @@ def wrap(
             f"example into the module's tensors and feature names, or task= one of {known}"
         )
     word_embedding = _module_name(model, embedding)
+    named = len(labels) if labels else None  # classes that the caller has names for
     if hasattr(model, "logit_scale") and output is None and task == "image-text":
         labels = ("similarity",)  # of picture and text: the only logit that such a model has
     elif labels is None:
         labels = _labels_of(model, task)
     return Subject(
-        model, processor, task=task, labels=labels, encode=encode, output=output, embedding=word_embedding, name=name
+        model,
+        processor,
+        task=task,
+        labels=labels,
+        encode=encode,
+        output=output,
+        embedding=word_embedding,
+        name=str(name),
+        classes=named,
     )
 
 
@@ -88,6 +97,23 @@ def load(
         )
     encode = zoo.encoder(str(name), _text_encoder(processor)) if embedded else None
     return wrap(model.to(device) if device else model, processor, task=task, encode=encode, name=Path(place).name)
+
+
+def _check_arguments(processor: Any, task: Any, labels: Any, encode: Any, output: Any) -> None:
+    """An error for an argument of `wrap` that is not of its kind."""
+    for name, function in (("encode", encode), ("output", output)):
+        if function is not None and not callable(function):
+            raise TypeError(f"{name}= is a function, not {shown(function)}")
+    if isinstance(processor, type):
+        raise TypeError(f"the processor is an instance, and the class {processor.__name__} came; make one of it")
+    if task is not None and not isinstance(task, str):
+        raise TypeError(f"task= is one of {', '.join(tasks.NAMES)}, not {shown(task)}")
+    if labels is None:
+        return
+    if isinstance(labels, str) or not isinstance(labels, Sequence) or not all(isinstance(one, str) for one in labels):
+        raise TypeError(f"labels= is a list of names, one per class, as ['negative', 'positive'], not {shown(labels)}")
+    if not labels or len(set(labels)) < len(labels):
+        raise ValueError(f"labels= gives every class a name of its own, and {shown(labels)} came")
 
 
 # --- what is known of a model in memory -------------------------------------------------------------------------------
@@ -156,7 +182,7 @@ def _model(place: str, trust: dict[str, Any], options: dict[str, Any]) -> Any:
     except Exception as error:
         raise ValueError(
             f"the weights of {place!r} cannot be read; they must be in safetensors form and fit the config: "
-            f"{_first_sentence(error)}"
+            f"{first_sentence(error)}"
         ) from error
     missing = sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
     if missing:
@@ -186,7 +212,7 @@ def _model_class(place: str, trust: dict[str, Any]) -> tuple[Any, str]:
     except Exception as error:
         if _wants_trust(error):
             raise _untrusted(place) from error
-        raise ValueError(f"{place!r} cannot be read as a model: {_first_sentence(error)}") from error
+        raise ValueError(f"{place!r} cannot be read as a model: {first_sentence(error)}") from error
     architecture = (getattr(config, "architectures", None) or [""])[0]
     model_class: Any = getattr(transformers, architecture, None) if architecture else None
     if isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel):
@@ -239,8 +265,3 @@ def _wants_trust(error: Exception) -> bool:
 
 def _untrusted(place: str) -> ValueError:
     return ValueError(f"{place!r} brings code of its own; if it may run here, pass trust_remote_code=True")
-
-
-def _first_sentence(error: Exception) -> str:
-    """The first sentence of an error."""
-    return re.split(r"(?<=[.!?])\s|\n", str(error).strip() or repr(error), maxsplit=1)[0].rstrip(".")

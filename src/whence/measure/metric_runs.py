@@ -202,8 +202,13 @@ def _portions(asks: Mapping[int, Ask | list[Input]]) -> Iterator[list[int]]:
 
 
 def _started(measure: Measure, subject: Subject, case: Case) -> Metric:
-    """A metric on a case, as a generator; one that asks nothing becomes a generator of its value."""
+    """A metric on a case, as a generator; one that asks nothing becomes a generator of its value.
+
+    Not a number where the metric compares with the very method that made the scores.
+    """
     record, options = measure
+    if record.compares_with(case.method):
+        return _constant(float("nan"))
     value = record.function(subject, case, **options)
     return value if isinstance(value, Generator) else _constant(float(value))
 

@@ -1,11 +1,11 @@
-"""Who has the signs right? Sign agreement and AUAC of the methods of one pass, with intervals, on the models of the zoo.
+"""Who has the signs right? Sign agreement and AUAC of the methods of one pass on the models of the zoo.
 
     python benchmarks/signs.py --data FOLDER [--models planted sst2 ...] [--examples 200]     run, or go on
     python benchmarks/signs.py --table                                                        the tables, as Markdown
 
 Examples of `planted`, `recall`, `dates` and `shapes` are made anew from a seed; `sst2` is all of SST-2 dev and `digits`
-the first test digits of MNIST, both read from the folder. The target is the label. Every model has a file in out/signs/,
-and a run that was stopped goes on from it.
+the first test digits of MNIST, both read from the folder. The target is the label. Every model has a file in
+out/signs/, and a run that was stopped goes on from it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import argparse
 from pathlib import Path
 
 import torch
-from auac import applicable, mnist, sst2
 
 import whence
+from auac import applicable, mnist, sst2
 from whence.core import registry
 from whence.zoo.example import Example
 

@@ -204,3 +204,4 @@ class Explained:
     base: Any = None  # (batch,) f(baseline) where the method has a baseline
     details: dict[str, Any] = field(default_factory=dict)  # name -> (batch, ...) tensor, or a list with one per example
     notes: tuple[str, ...] = ()
+    signed: bool | None = None  # where the options decide it; None: as the record promises

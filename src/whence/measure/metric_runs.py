@@ -121,6 +121,16 @@ def hidden_by(subject: Subject, item: Input, record: Record, options: Mapping[st
     return ", ".join(f"{stream}: {way}" for stream, way in ways.items())
 
 
+def not_judged(measures: Sequence[Measure], methods: Sequence[str]) -> tuple[str, ...]:
+    """A note for every metric that compares with some of these methods, and so is not defined for them."""
+    found = []
+    for record in dict.fromkeys(record for record, _ in measures):
+        own = [method for method in methods if record.compares_with(method)]
+        if own:
+            found.append(f"{record.name} is not defined for {', '.join(own)}: it would compare the method with itself.")
+    return tuple(found)
+
+
 # ---- running ---------------------------------------------------------------------------------------------------------
 
 

@@ -144,6 +144,7 @@ def _attributions(
     if shape[:1] + shape[-1:] != (len(batch), batch.mask.shape[1]):
         expected = f"(batch={len(batch)}, feature={batch.mask.shape[1]})"
         raise ValueError(f"{record.name} returned scores of shape {shape}; expected {expected}")
+    signed = record.signed if result.signed is None else result.signed
     outputs = subject.values(batch, aim).cpu().numpy()
     bases = None if result.base is None else result.base.detach().cpu().numpy()
     found = []
@@ -151,7 +152,7 @@ def _attributions(
         if not np.isfinite(scores).all():
             raise ValueError(f"{record.name} gave scores that are not finite for {shown(batch.inputs[row])}")
         output = float(outputs[row])
-        base = None if not record.signed else 0.0 if bases is None else float(bases[row])
+        base = None if not (record.signed and signed) else 0.0 if bases is None else float(bases[row])
         found.append(
             Attribution(
                 scores=scores,
@@ -163,6 +164,7 @@ def _attributions(
                 residual=None if base is None else output - base - float(scores.sum()),
                 details={name: of_example(value, row) for name, value in result.details.items()},
                 notes=(*notes, *_guess(aim.targets[row]), *result.notes, *batch.inputs[row].notes),
+                signs=signed if signed != record.signed else None,
             )
         )
     return found
@@ -213,6 +215,7 @@ def _stacked(item: Input, rows: list[Attribution]) -> Attribution:
         visible=visible,
         details=details,
         notes=tuple(dict.fromkeys(note for row in rows for note in row.notes)),
+        signs=rows[0].signs,
     )
 
 

@@ -208,11 +208,11 @@ def sign_agreement(
 ) -> Metric:
     """The share of what hiding each feature alone does to the target for which its score has the right sign.
 
-    sum w_i [sgn(s_i) = sgn(d_i)] / sum w_i, d_i = f(x) - f(x without i): a feature counts by its effect, w_i = |d_i|, or
-    with by="score" by its score, w_i = |s_i|; without `weighed` all features count alike. `top` looks only at the
-    features that count most, so many of them: `top=1, by="score"` is 1 - the paper's rate of violations. A feature
-    without an effect beyond rounding does not count; a score of 0 is wrong. Not a number for scores without a sign, and
-    where nothing counts. It never judges leave_one_out, whose scores are these effects.
+    sum w_i [sgn(s_i) = sgn(d_i)] / sum w_i, d_i = f(x) - f(x without i): a feature counts by its effect, w_i = |d_i|,
+    or with by="score" by its score, w_i = |s_i|; without `weighed` all features count alike. `top` looks only at the
+    features that count most, so many of them: `top=1, by="score"` asks of the strongest score alone whether it violates
+    the effect. A feature without an effect beyond rounding does not count; a score of 0 is wrong. Not a number for
+    scores without a sign, and where nothing counts. It never judges leave_one_out, whose scores are these effects.
     """
     if top is not None and top < 1:
         raise ValueError(f"top is a number of features, at least 1, and {top} came")

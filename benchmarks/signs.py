@@ -1,6 +1,7 @@
 """Who has the signs right? Sign agreement and AUAC of the methods of one pass on the models of the zoo.
 
     python benchmarks/signs.py --data FOLDER [--models planted sst2 ...] [--examples 200]     run, or go on
+    python benchmarks/signs.py --data FOLDER --models sst2 --part signed                      only methods with a sign
     python benchmarks/signs.py --table                                                        the tables, as Markdown
 
 Examples of `planted`, `recall`, `dates` and `shapes` are made anew from a seed; `sst2` is all of SST-2 dev and `digits`
@@ -50,20 +51,27 @@ def metrics_of(model: str) -> list[str]:
     return [*SIGNS.values(), "auac(mask='black')", "sign_agreement(mask='black')"]
 
 
-def run(model: str, folder: Path | None, examples: int, place: Path) -> None:
-    """Measure every method on one model, and save the board."""
-    subject, data = whence.load(model), data_of(model, folder, examples)
-    methods = applicable(subject, data[0].input, [*ONE_PASS, *BESIDE])
-    place.mkdir(parents=True, exist_ok=True)
-    board = whence.evaluate(
-        subject, data, methods, metrics_of(model), seed=SEED, resume=place / f"{model}.jsonl", progress=True
-    )
-    board.save(place / f"{model}.json")
+def methods_of(part: str) -> list[str]:
+    """The methods of a part: "signed" ones, "unsigned" ones, or "all"."""
+    signed = {"signed": (True,), "unsigned": (False,), "all": (True, False)}[part]
+    return [method for method in (*ONE_PASS, *BESIDE) if registry.find("method", method).signed in signed]
 
 
-def cell(board: whence.Scoreboard, method: str, metric: str) -> str:
+def run(model: str, options: argparse.Namespace) -> None:
+    """Measure methods on one model, and save the board."""
+    subject, data = whence.load(model), data_of(model, options.data, options.examples)
+    methods = applicable(subject, data[0].input, methods_of(options.part))
+    place = options.save / (model if options.part == "all" else f"{model}-{options.part}")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    resume = place.with_suffix(".jsonl")
+    board = whence.evaluate(subject, data, methods, metrics_of(model), seed=SEED, resume=resume, progress=True)
+    board.save(place.with_suffix(".json"))
+
+
+def cell(boards: list[whence.Scoreboard], method: str, metric: str) -> str:
     """A mean with its interval; a dash where a method does not apply, words where its signs cannot be measured."""
-    if method not in board.methods or metric not in board.metrics:
+    board = next((one for one in boards if method in one.methods and metric in one.metrics), None)
+    if board is None:
         return "-"
     record = registry.find("method", method)
     if metric.startswith("sign") and not record.signed:
@@ -75,12 +83,12 @@ def cell(board: whence.Scoreboard, method: str, metric: str) -> str:
     return f"{found.value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def table(boards: dict[str, whence.Scoreboard], title: str, metrics: dict[str, str]) -> list[str]:
-    """A row per method, a column per model; methods whose signs mean nothing are left out of tables of signs."""
-    heads = [f"{model} ({board.values.shape[-1]})" for model, board in boards.items()]
+def table(boards: dict[str, list[whence.Scoreboard]], title: str, metrics: dict[str, str]) -> list[str]:
+    """A row per method, a column per model; methods without a sign are left out of tables of signs."""
+    heads = [f"{model} ({own[0].values.shape[-1]})" for model, own in boards.items()]
     lines = ["", f"**{title}**", "", f"| method | {' | '.join(heads)} |", "|---" + "|---:" * len(heads) + "|"]
     for method in (*ONE_PASS, *BESIDE):
-        cells = [cell(board, method, metrics[model]) for model, board in boards.items()]
+        cells = [cell(own, method, metrics[model]) for model, own in boards.items()]
         if not {"no sign", "circular"} & set(cells):
             lines.append(f"| `{method}` | {' | '.join(cells)} |")
     return lines
@@ -88,13 +96,16 @@ def table(boards: dict[str, whence.Scoreboard], title: str, metrics: dict[str, s
 
 def tables(place: Path) -> str:
     """All tables of saved runs."""
-    boards = {m: whence.Scoreboard.load(place / f"{m}.json") for m in MODELS if (place / f"{m}.json").exists()}
+    found = {m: [whence.Scoreboard.load(file) for file in sorted(place.glob(f"{m}*.json"))] for m in MODELS}
+    boards = {m: own for m, own in found.items() if own}
     lines = []
     for title, metric in SIGNS.items():
         lines += table(boards, f"Signs, {title}", dict.fromkeys(boards, metric))
     lines += table(boards, "AUAC", {m: "auac(mask='black')" if m == "digits" else "auac" for m in boards})
-    black = {m: board for m, board in boards.items() if m == "digits"}
-    return "\n".join([*lines, *table(black, "Signs, by effect, hidden by black", {"digits": metrics_of("digits")[-1]})])
+    if "digits" in boards:
+        black = {"digits": metrics_of("digits")[-1]}
+        lines += table({"digits": boards["digits"]}, "Signs, by effect, hidden by black", black)
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -102,6 +113,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="the folder that holds sst2/ and mnist/")
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--examples", type=int, default=200, help="of every model but sst2")
+    parser.add_argument("--part", choices=("all", "signed", "unsigned"), default="all", help="of the methods")
     parser.add_argument("--save", type=Path, default=Path("out/signs"))
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -112,7 +124,7 @@ def main() -> None:
         return
     for model in options.models:
         print(model, flush=True)
-        run(model, options.data, options.examples, options.save)
+        run(model, options)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def hidden_by(subject: Subject, item: Input, record: Record, options: Mapping[st
 def not_judged(measures: Sequence[Measure], methods: Sequence[str]) -> tuple[str, ...]:
     """A note for every metric that compares with some of these methods, and so is not defined for them."""
     found = []
-    for record in dict.fromkeys(record for record, _ in measures):
+    for record in {record.name: record for record, _ in measures}.values():
         own = [method for method in methods if record.compares_with(method)]
         if own:
             found.append(f"{record.name} is not defined for {', '.join(own)}: it would compare the method with itself.")

@@ -17,10 +17,9 @@ from whence.model.subject import Subject
 from whence.model.target_specs import of_generated
 from whence.model.targets import Aim
 
-DEFAULT_METHOD = "attention_x_gradient"  # docs/faithfulness.md says why
-PICTURE_METHOD = "gae"  # the default where there is nothing but a picture
+DEFAULT_METHOD = "integrated_gradients"  # docs/faithfulness.md says why
+PICTURE_METHOD = "gae"  # the default where there is nothing but a picture, and attention spans it
 WITHOUT_GRADIENTS = "leave_one_out"  # the default where a model has no gradients
-PLAIN_METHOD = "gradient_x_input"  # the default where no attention spans the inputs
 
 Spec = tuple[Record, dict[str, Any]]  # a method or metric with its options
 
@@ -52,17 +51,17 @@ def encoded(subject: Subject, raws: Sequence[Any], truncate: bool, single: bool)
 
 
 def usual_method(subject: Subject, items: list[Input]) -> str:
-    """What is used when no method is named: one that reads attention, where it spans the inputs, as fits their kind."""
+    """What is used when no method is named, as fits the kind of inputs and the model."""
     if not items:
         return DEFAULT_METHOD
     first = next((row for row, _ in subject.rows(items[0])), items[0])
     if subject.discovery(subject.batch([first])).quantised:
         return WITHOUT_GRADIENTS
+    if first.grid is None or first.texts:
+        return DEFAULT_METHOD
     found = subject.structure(subject.batch([first]))
     spans = bool(found.deciding) and all(query for query, _ in found.connections)
-    if not spans:
-        return PLAIN_METHOD
-    return PICTURE_METHOD if first.grid is not None and not first.texts else DEFAULT_METHOD
+    return PICTURE_METHOD if spans else DEFAULT_METHOD
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ Streams = dict[str, Tensor]  # stream -> (batch, token, width), or (batch, chann
 
 MAX_ROWS = 64  # points of paths that go through the model in one pass
 MAX_TOKENS = 4096  # of all points in one pass, so that long inputs do not need the memory of many
-ROUNDED = 2  # units in the last place of f that are taken for rounding
+ROUNDED = 4  # units in the last place of f that are taken for rounding
 MAX_STEPS = 1024
 FIRST_PIECES = 4  # into which integrated gradients cut their path at first
 SHORTEST = 1 / 4096  # pieces of the path that are shorter are not halved: the target jumps there

@@ -140,6 +140,15 @@ def method_race(*methods: str, goal: str = "<= 1.10") -> Race:
     return Race(name, "plain eager forward+backward", goal, lambda: whence.compare(subject, numbers, methods, 0), peer)
 
 
+def sentences_race(method: str, count: int = 32) -> Race:
+    """A method on sentences of `sst2` as they come, against gradient x input: one forward and one backward pass."""
+    subject = whence.load("sst2")
+    sentences = [e.input for e in whence.zoo.examples("sst2", count)]
+    peer, goal = "gradient_x_input", "none: for the choice of a default"
+    run, plain = (functools.partial(whence.explain, subject, sentences, one) for one in (method, peer))
+    return Race(f"{method}, {count} sentences of sst2", peer, goal, run, plain)
+
+
 SINGLE_PASS = (
     "attention", "attention(read='received')", "rollout", "grad_sam", "grad_sam(read='received')",
     "attention_x_gradient", "attcat", "gae", "gradient", "gradient_x_input",
@@ -308,6 +317,10 @@ RACES: dict[str, Callable[[], Race]] = {
     "value_zeroing": zeroing_race,
     "integrated_gradients": path_race,
     "shap": shap_race,
+    **{
+        f"sentences_{name}": functools.partial(sentences_race, name)
+        for name in ("attention_x_gradient", "gae", "lrp", "decompx", "integrated_gradients", "leave_one_out")
+    },
 }
 
 

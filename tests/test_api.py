@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import whence
-from families import LABELS, TEXTS, family, fresh, plain_inputs, plain_logits
+from families import FAMILIES, LABELS, TEXTS, family, fresh, plain_inputs, plain_logits, subject_of
 from whence.core import registry, specs
 from whence.core.inputs import Target
 from whence.core.results import Attribution
@@ -102,23 +102,18 @@ def test_the_result_carries_the_spec_it_ran_with() -> None:
 
 def test_the_default_method_is_named() -> None:
     a = whence.explain(subject("bert"), "a film")
-    assert a.method == "attention_x_gradient" and any("attention_x_gradient was used" in note for note in a.notes)
-    named = whence.explain(subject("bert"), "a film", method="attention_x_gradient")
+    assert a.method == "integrated_gradients" and any("integrated_gradients was used" in note for note in a.notes)
+    named = whence.explain(subject("bert"), "a film", method="integrated_gradients")
     assert np.array_equal(a.scores, named.scores) and not any("was used" in note for note in named.notes)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("gpt2", "attention_x_gradient"),
-        ("t5", "attention_x_gradient"),
-        ("clip", "attention_x_gradient"),
-        ("vit", "gae"),
-        ("swin", "gradient_x_input"),
-    ],
-)
-def test_the_default_applies_to_the_model(name: str, expected: str) -> None:
-    assert whence.explain(subject(name), fresh(name).inputs[0]).method == expected
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_has_an_answer_by_default(name: str) -> None:
+    made = family(name)
+    a = whence.explain(subject_of(name), made.inputs[1])
+    picture_alone = made.task == "image-classification" and not made.windows
+    assert a.method == ("gae" if picture_alone else "integrated_gradients")
+    assert a.signed is not picture_alone and np.abs(a.scores).max() > 0
 
 
 def test_a_name_is_taken_once() -> None:

@@ -913,6 +913,43 @@ def test_sign_agreement_has_nothing_to_say_without_signs_or_effects() -> None:
         whence.score(subject, replace(true, residual=0.0), "sign_agreement", top=0)
 
 
+def test_sign_agreement_counts_by_score_or_every_feature_alike() -> None:
+    """The first feature has the largest score and a small effect; every rule of counting gives another share."""
+    subject, true = additive(MIXED)
+    scores = np.array(MIXED) * [1, -1, 1, 1, 1, 1]
+    scores[0] *= -1000
+    a, sizes = replace(true, residual=0.0, scores=scores), np.abs(scores)
+    wrong = {"by='score'": sizes[:2].sum() / sizes.sum(), "weighed=False": 2 / 6, "by='score', top=1": 1.0}
+    wrong |= {"top=3, weighed=False": 2 / 3, "by='score', top=2, weighed=False": 1.0}
+    for options, share in wrong.items():
+        found = whence.score(subject, a, f"sign_agreement(mask='zero', {options})").value
+        assert found == pytest.approx(1 - share), options
+
+
+def test_features_without_an_effect_do_not_count_however_they_score() -> None:
+    subject, true = additive([1.0, 0.0, 0.0, -2.0])
+    a = replace(true, residual=0.0, scores=np.array([1.0, 9.0, -9.0, -2.0]))
+    for options in ("weighed=False", "by='score'", "by='score', top=1", "top=3, weighed=False"):
+        assert whence.score(subject, a, f"sign_agreement(mask='zero', {options})").value == 1.0
+
+
+def test_sign_agreement_never_judges_what_it_compares_with() -> None:
+    planted = whence.load("planted")
+    raws, metrics = [e.input for e in whence.zoo.examples("planted", 3, 3)], ["sign_agreement", "auac"]
+    methods = ["leave_one_out", "leave_one_out(mask='unknown')", "occlusion(window=1)", "occlusion", "gradient_x_input"]
+    board = whence.evaluate(planted, raws, methods, metrics)
+    assert np.isnan(board.values[:, 0]).all(1).tolist() == [True, True, True, False, False]
+    assert not np.isnan(board.values[:, 1]).any() and board.best("sign_agreement") in methods[3:]
+    note = "sign_agreement is not defined for leave_one_out, leave_one_out(mask='unknown'), occlusion(window=1)"
+    assert any(said.startswith(note) for said in board.notes)
+    a = whence.explain(planted, raws[0], "leave_one_out")
+    with pytest.raises(ValueError, match="sign_agreement would compare leave_one_out with itself; choose another"):
+        whence.score(planted, a, "sign_agreement")
+    found = whence.arbitrate(planted, raws, ["leave_one_out", "gradient_x_input"], "sign_agreement", by="instance")
+    assert {found.candidates[number] for number in found.chosen.ravel()} == {"gradient_x_input"}
+    assert "sign_agreement is not defined for leave_one_out" in " ".join(found.notes)
+
+
 def test_sign_agreement_of_gradients_on_a_trained_model() -> None:
     """Where a method's signs are right is known: integrated gradients of planted texts agree more than random signs."""
     planted = whence.load("planted")

@@ -249,6 +249,32 @@ def test_every_example_takes_its_own_number_of_steps() -> None:
         close(a.scores, alone.scores)
 
 
+@pytest.mark.parametrize("name", ["bert", "vit"])
+def test_half_precision_is_not_followed_into_its_rounding(name: str) -> None:
+    """Where f itself is rounded to more than the tolerance, some hundred halvings would change nothing."""
+    made = fresh(name)
+    made.model.to(torch.bfloat16)
+    found = whence.explain(whence.wrap(made.model, made.processor, **made.kwargs), made.inputs, "integrated_gradients")
+    assert max(a.details["steps"] for a in found) < 100
+    notes = [note for a in found for note in a.notes if "completeness" in note]
+    assert notes and all("the model computes in bfloat16" in note for note in notes)
+
+
+def test_long_inputs_go_through_in_fewer_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = " ".join(TEXTS[:2])
+    expected = whence.explain(subject("bert"), text, "integrated_gradients(steps=12)")
+    rows, gradient = [], Subject.gradient
+
+    def watched(self: Subject, batch: Any, *rest: Any) -> Any:
+        rows.append(len(batch))
+        return gradient(self, batch, *rest)
+
+    monkeypatch.setattr(Subject, "gradient", watched)
+    monkeypatch.setattr("whence.methods.gradient.MAX_TOKENS", 3 * len(expected.features) + 1)
+    close(whence.explain(subject("bert"), text, "integrated_gradients(steps=12)").scores, expected.scores)
+    assert rows == [3] * 4
+
+
 # --- Known answers ----------------------------------------------------------------------------------------------------
 
 

@@ -417,7 +417,7 @@ def test_a_comparison_prints_raw_numbers_and_what_each_column_leaves():
     c = comparison()
     rows = {line.split()[0]: line.split()[1:] for line in str(c).splitlines() if line}
     assert rows["feature"] == ["lrp(rules='ah')", "attention"]
-    assert rows["mast"] == [writing.signed(a.scores[2], writing.largest(a.scores)) for a in c]
+    assert rows["mast"] == [writing.writing(a.signed)(a.scores[2], writing.largest(a.scores)) for a in c]
     assert rows["sum"] == [f"{a.scores.sum():.4g}" for a in c]
     assert rows["residual"] == ["0.1", "none"]
     assert rows["largest"][1:] == [f"{np.abs(a.scores).max():.4g}" for a in c]

@@ -46,6 +46,7 @@ class Record:
     tasks: tuple[str, ...] = tasks.NAMES
     better: str = ""  # metrics: "higher" or "lower"
     axes: tuple[str, ...] = ()  # metrics with a curve: what grows, and what is watched; options in braces are filled in
+    circular: tuple[str, ...] = ()  # metrics: specs of methods whose scores are what the metric compares with
 
     def spec(self, options: Mapping[str, Any] | None = None) -> str:
         """The name with the options that differ from their defaults."""
@@ -76,6 +77,13 @@ class Record:
         """The axes of a metric's curve with the options filled in: what grows, and what is watched; () without one."""
         return tuple(axis.format(**self._filled(options)) for axis in self.axes)
 
+    def compares_with(self, method: str) -> bool:
+        """Whether the metric compares scores with those of this method, given as a spec, and so cannot judge it."""
+        for name, given in map(specs.parse, self.circular):
+            if method.partition("(")[0] == name and given.items() <= specs.parse(method)[1].items():
+                return True
+        return False
+
     def _filled(self, options: Mapping[str, Any]) -> dict[str, Any]:
         return {name: option.default for name, option in self.options.items()} | dict(options)
 
@@ -102,17 +110,23 @@ def method(
 
 
 def metric(
-    *, better: str, paper: str = "", family: str = "faithfulness", axes: tuple[str, str] | None = None
+    *,
+    better: str,
+    paper: str = "",
+    family: str = "faithfulness",
+    axes: tuple[str, str] | None = None,
+    circular: tuple[str, ...] = (),
 ) -> Callable[..., Any]:
     """Register a metric: `function(subject, case, *, options)` -> value, or a generator that asks the model.
 
-    A metric that returns a Curve promises `axes`: what grows along the curve, and what is watched.
+    A metric that returns a Curve promises `axes`: what grows along the curve, and what is watched. `circular` names
+    methods whose scores are what the metric compares with, so that it never judges them.
     """
     if better not in ("higher", "lower"):
         raise ValueError(f"better must be 'higher' or 'lower', not {better!r}")
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        _add("metric", function, family=family, paper=paper, better=better, axes=axes or ())
+        _add("metric", function, family=family, paper=paper, better=better, axes=axes or (), circular=circular)
         return function
 
     return register
@@ -191,3 +205,4 @@ class Explained:
     base: Any = None  # (batch,) f(baseline) where the method has a baseline
     details: dict[str, Any] = field(default_factory=dict)  # name -> (batch, ...) tensor, or a list with one per example
     notes: tuple[str, ...] = ()
+    signed: bool | None = None  # where the options decide it; None: as the record promises

@@ -91,6 +91,7 @@ class Attribution(Result):
     visible: np.ndarray = None  # type: ignore[assignment]  # like scores: what the row could see; None: everything
     details: dict[str, Any] = field(default_factory=dict)  # arrays and plain values, by name
     notes: tuple[str, ...] = ()  # what the caller should know: default method, guessed target, truncation
+    signs: bool | None = None  # whether views show signs; None: where the method has any, so that there is a base
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,6 +144,15 @@ class Attribution(Result):
     def streams(self) -> tuple[str, ...]:
         """The stream of each feature."""
         return self.input.streams
+
+    @property
+    def signed(self) -> bool:
+        """Whether views show what speaks for the target and what against it; else they show the size of scores."""
+        return self.base is not None if self.signs is None else self.signs
+
+    def with_signs(self, shown: bool = True) -> Attribution:
+        """The same scores, their signs shown by all views, or hidden, whatever the method promises."""
+        return replace(self, signs=shown)
 
     def words(self, reduce: str = "sum") -> Attribution:
         """Scores of whole words: the pieces' sum, max or mean (hidden pieces left out of max and mean)."""

@@ -20,7 +20,7 @@ from whence.core.scoreboards import Arbitration, Scoreboard
 from whence.core.statistics import comparable_means, larger_is_better, means_of
 from whence.measure.datasets import as_target, read
 from whence.measure.local_engine import run_plan
-from whence.measure.metric_runs import Measure
+from whence.measure.metric_runs import Measure, not_judged
 from whence.measure.plans import Encoded, Plan, encode_examples, fitted_metrics, hidden_by_each, specs_of
 from whence.methods.explaining import as_list
 from whence.model.masked_runs import MaskedRuns
@@ -94,7 +94,7 @@ def arbitrated(
         chosen=np.full(result.values.shape[2:], single) if choosing.chosen is None or one_for_all else choosing.chosen,
         explanations=result.explanations if one_for_all else choosing.explanations,
         board=board if one_for_all else _with_choice(board, f"chosen by {by}", choosing),
-        notes=_notes(chooser, judges, choosing.values, fit),
+        notes=(*_notes(chooser, judges, choosing.values, fit), *not_judged(measures, names)),
     )
 
 

@@ -13,6 +13,7 @@ from whence.core.scoreboards import Scoreboard
 from whence.core.statistics import means_of
 from whence.measure.datasets import as_target, read
 from whence.measure.local_engine import run_plan
+from whence.measure.metric_runs import not_judged
 from whence.measure.metrics.faithfulness import CHANCE
 from whence.measure.plans import (
     Plan,
@@ -67,7 +68,7 @@ def evaluated(
         seed=seed,
         hidden=hidden_by_each(subject, encoded.first, plan.metrics),
         curves=result.mean_curves(),
-        notes=_notes(subject, targets, target, encoded.cut),
+        notes=(*_notes(subject, targets, target, encoded.cut), *not_judged(measures, names)),
         axes=tuple(_axes(subject, record, options, target) for record, options in measures),
     )
 

@@ -121,6 +121,16 @@ def hidden_by(subject: Subject, item: Input, record: Record, options: Mapping[st
     return ", ".join(f"{stream}: {way}" for stream, way in ways.items())
 
 
+def not_judged(measures: Sequence[Measure], methods: Sequence[str]) -> tuple[str, ...]:
+    """A note for every metric that compares with some of these methods, and so is not defined for them."""
+    found = []
+    for record in {record.name: record for record, _ in measures}.values():
+        own = [method for method in methods if record.compares_with(method)]
+        if own:
+            found.append(f"{record.name} is not defined for {', '.join(own)}: it would compare the method with itself.")
+    return tuple(found)
+
+
 # ---- running ---------------------------------------------------------------------------------------------------------
 
 
@@ -202,8 +212,13 @@ def _portions(asks: Mapping[int, Ask | list[Input]]) -> Iterator[list[int]]:
 
 
 def _started(measure: Measure, subject: Subject, case: Case) -> Metric:
-    """A metric on a case, as a generator; one that asks nothing becomes a generator of its value."""
+    """A metric on a case, as a generator; one that asks nothing becomes a generator of its value.
+
+    Not a number where the metric compares with the very method that made the scores.
+    """
     record, options = measure
+    if record.compares_with(case.method):
+        return _constant(float("nan"))
     value = record.function(subject, case, **options)
     return value if isinstance(value, Generator) else _constant(float(value))
 

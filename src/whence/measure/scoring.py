@@ -35,6 +35,9 @@ def scored(
     ]
     if function is not None and all(case.target.kind != "function" for case in rows):
         raise ValueError(f"target= gives a function again, and the explanations are of {rows[0].target}; leave it out")
+    for case in rows:
+        if record.compares_with(case.method):
+            raise ValueError(f"{record.name} would compare {case.method} with itself; choose another metric, as auac")
     engine = MaskedRuns(subject)
     check_model(engine, rows)
     record, options = fitted(subject, rows[0].item, record, options)

@@ -61,7 +61,8 @@ def attention(
         by_stream[records[0].key] = _read_map(maps, counts, records[0], trace, batch, read)
         sink = torch.stack([record.sink.mean(1) for record in chosen]).mean(0)  # (batch, query)
         sinks.append(_mean_of_rows(sink[..., None], trace.deciding[records[0].query] & real(records[0], batch))[:, 0])
-    return Explained(subject.on_features(batch, by_stream), details=_sink_details(torch.stack(sinks).amax(0)))
+    details = _sink_details(torch.stack(sinks).amax(0))
+    return Explained(subject.on_features(batch, by_stream), details=details, signed=scores)
 
 
 @method(family="attention", signed=False, needs=("attention", "deciding"), paper="arXiv:2005.00928")

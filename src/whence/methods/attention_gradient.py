@@ -52,7 +52,7 @@ def attention_x_gradient(
     layer: LayerNumbers | None = None,
     positive: bool = False,
     read: Literal["received", "query"] = "received",
-) -> Tensor:
+) -> Explained:
     """The sum over layers, heads and queries of A o G: what the attention paid to a token adds to the target.
 
     `layer` takes one layer or some instead of all; `positive` keeps only what speaks for the target (then scores have
@@ -68,7 +68,7 @@ def attention_x_gradient(
 
     if layer is None:
         fold = Fold(lambda deciding: _zeros(subject, batch)[:, None], tile, lambda state, added, queries: state + added)
-        return folded(subject, batch, target, fold)
+        return Explained(folded(subject, batch, target, fold), signed=not positive)
     chosen = [layer] if isinstance(layer, int) else layer
     trace = subject.trace(batch, target)
     scores = _zeros(subject, batch)[:, None]
@@ -80,7 +80,7 @@ def attention_x_gradient(
         if record.layer in [number % depth for number in chosen]:
             query, key = batch.span(record.query), batch.span(record.key)
             tile(scores, scores, query, key, record.weights, record.gradient, 0.0)
-    return scores[:, 0].masked_fill(~batch.mask, 0.0)
+    return Explained(scores[:, 0].masked_fill(~batch.mask, 0.0), signed=not positive)
 
 
 @method(family="attention x gradient", needs=("attention", "gradient:*", "deciding"), paper="NeurIPS 2022")

@@ -17,10 +17,9 @@ from whence.model.subject import Subject
 from whence.model.target_specs import of_generated
 from whence.model.targets import Aim
 
-DEFAULT_METHOD = "attention_x_gradient"  # docs/faithfulness.md says why
-PICTURE_METHOD = "gae"  # the default where there is nothing but a picture
+DEFAULT_METHOD = "integrated_gradients"  # docs/faithfulness.md says why
+PICTURE_METHOD = "gae"  # the default where there is nothing but a picture, and attention spans it
 WITHOUT_GRADIENTS = "leave_one_out"  # the default where a model has no gradients
-PLAIN_METHOD = "gradient_x_input"  # the default where no attention spans the inputs
 
 Spec = tuple[Record, dict[str, Any]]  # a method or metric with its options
 
@@ -52,17 +51,17 @@ def encoded(subject: Subject, raws: Sequence[Any], truncate: bool, single: bool)
 
 
 def usual_method(subject: Subject, items: list[Input]) -> str:
-    """What is used when no method is named: one that reads attention, where it spans the inputs, as fits their kind."""
+    """What is used when no method is named, as fits the kind of inputs and the model."""
     if not items:
         return DEFAULT_METHOD
     first = next((row for row, _ in subject.rows(items[0])), items[0])
     if subject.discovery(subject.batch([first])).quantised:
         return WITHOUT_GRADIENTS
+    if first.grid is None or first.texts:
+        return DEFAULT_METHOD
     found = subject.structure(subject.batch([first]))
     spans = bool(found.deciding) and all(query for query, _ in found.connections)
-    if not spans:
-        return PLAIN_METHOD
-    return PICTURE_METHOD if first.grid is not None and not first.texts else DEFAULT_METHOD
+    return PICTURE_METHOD if spans else DEFAULT_METHOD
 
 
 @dataclass(frozen=True)
@@ -144,6 +143,7 @@ def _attributions(
     if shape[:1] + shape[-1:] != (len(batch), batch.mask.shape[1]):
         expected = f"(batch={len(batch)}, feature={batch.mask.shape[1]})"
         raise ValueError(f"{record.name} returned scores of shape {shape}; expected {expected}")
+    signed = record.signed if result.signed is None else result.signed
     outputs = subject.values(batch, aim).cpu().numpy()
     bases = None if result.base is None else result.base.detach().cpu().numpy()
     found = []
@@ -151,7 +151,7 @@ def _attributions(
         if not np.isfinite(scores).all():
             raise ValueError(f"{record.name} gave scores that are not finite for {shown(batch.inputs[row])}")
         output = float(outputs[row])
-        base = None if not record.signed else 0.0 if bases is None else float(bases[row])
+        base = None if not (record.signed and signed) else 0.0 if bases is None else float(bases[row])
         found.append(
             Attribution(
                 scores=scores,
@@ -163,6 +163,7 @@ def _attributions(
                 residual=None if base is None else output - base - float(scores.sum()),
                 details={name: of_example(value, row) for name, value in result.details.items()},
                 notes=(*notes, *_guess(aim.targets[row]), *result.notes, *batch.inputs[row].notes),
+                signs=signed if signed != record.signed else None,
             )
         )
     return found
@@ -213,6 +214,7 @@ def _stacked(item: Input, rows: list[Attribution]) -> Attribution:
         visible=visible,
         details=details,
         notes=tuple(dict.fromkeys(note for row in rows for note in row.notes)),
+        signs=rows[0].signs,
     )
 
 

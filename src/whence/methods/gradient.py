@@ -28,6 +28,8 @@ Baseline = Literal["pad", "mask", "unknown", "zero"] | np.ndarray | Callable[[Te
 Streams = dict[str, Tensor]  # stream -> (batch, token, width), or (batch, channel, height, width) of pixels
 
 MAX_ROWS = 64  # points of paths that go through the model in one pass
+MAX_TOKENS = 4096  # of all points in one pass, so that long inputs do not need the memory of many
+ROUNDED = 4  # units in the last place of f that are taken for rounding
 MAX_STEPS = 1024
 FIRST_PIECES = 4  # into which integrated gradients cut their path at first
 SHORTEST = 1 / 4096  # pieces of the path that are shorter are not halved: the target jumps there
@@ -106,7 +108,10 @@ def _halved(path: Straight, tolerance: float) -> Explained:
     first = points_each * np.arange(count)[:, None, None] + 2 * np.arange(FIRST_PIECES)[:, None] + np.arange(3)
     pieces = first.reshape(-1, 3)  # (piece, 3): numbers of its start, middle and end among the path's points
     start, end = path.f[first[:, 0, 0]], path.f[first[:, -1, 2]]
-    limit = tolerance * np.maximum(np.abs(end - start), 0.1)
+    wanted = tolerance * np.maximum(np.abs(end - start), 0.1)
+    # Half precision rounds f itself: halving on would follow the rounding, not the path.
+    rounding = ROUNDED * torch.finfo(path.subject.dtype).eps * np.maximum(np.abs(start), np.abs(end))
+    limit = np.maximum(wanted, rounding)
     while True:
         a, middle, b = pieces.T
         length, row = path.places[b] - path.places[a], path.rows[a]
@@ -127,9 +132,12 @@ def _halved(path: Straight, tolerance: float) -> Explained:
     for place, share in ((a, 1 / 6), (middle, 4 / 6), (b, 1 / 6)):
         np.add.at(weights, place, share * length)
     explained = path.explained(weights, torch.from_numpy(start))
-    if (np.abs(total) <= limit).all():
+    if (np.abs(total) <= wanted).all():
         return explained
-    why = f"the target jumps along the path, or bends more than {MAX_STEPS} steps can follow"
+    if (np.abs(total) <= limit).all():
+        why = f"the model computes in {str(path.subject.dtype).removeprefix('torch.')}"
+    else:
+        why = f"the target jumps along the path, or bends more than {MAX_STEPS} steps can follow"
     return replace(explained, notes=(f"the completeness error is still above {tolerance}: {why}",))
 
 
@@ -151,9 +159,10 @@ class Straight:
 
     def walk(self, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Visit these places (0 to 1) on the paths of these examples; the numbers of the new points are returned."""
-        for start in range(0, len(rows), MAX_ROWS):
-            chosen = rows[start : start + MAX_ROWS].tolist()
-            alphas = torch.tensor(places[start : start + MAX_ROWS], dtype=self.subject.accumulation)
+        size = rows_at_once(self.batch)
+        for start in range(0, len(rows), size):
+            chosen = rows[start : start + size].tolist()
+            alphas = torch.tensor(places[start : start + size], dtype=self.subject.accumulation)
             points = {}
             for stream, x in self.x.items():
                 a = alphas.to(x.device).reshape(-1, *[1] * (x.ndim - 1))
@@ -185,6 +194,11 @@ class Straight:
         error = (found.scores.sum(1) - gap).abs() / gap.abs().clamp(min=0.1)
         used = torch.from_numpy(np.bincount(self.rows, minlength=len(self.batch)))
         return replace(found, base=base, details=found.details | {"steps": used, "completeness_error": error})
+
+
+def rows_at_once(batch: Batch) -> int:
+    """How many points of paths of these examples go through the model in one pass."""
+    return max(1, min(MAX_ROWS, MAX_TOKENS // batch.mask.shape[1]))
 
 
 def _expected(results: list[Explained]) -> Explained:
@@ -222,7 +236,7 @@ def along(
 ) -> Streams:
     """(x - x0) times the weighted sum of the gradients at the nodes of the path."""
     total: Streams = {}
-    size = max(1, MAX_ROWS // len(batch))
+    size = max(1, rows_at_once(batch) // len(batch))
     for start in range(0, len(nodes), size):
         alphas = torch.tensor(nodes[start : start + size], dtype=subject.accumulation)
         shares = torch.tensor(weights[start : start + size], dtype=subject.accumulation)

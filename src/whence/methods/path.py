@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -49,7 +50,7 @@ def smoothgrad(
 
     `form` takes the mean, the mean of squares (SmoothGrad^2) or the variance (VarGrad) of every entry; entries of a
     feature are then reduced, the gradient by its L2 norm and the others by their sum unless `reduce` says otherwise.
-    Integrated gradients take 16 steps from the default baseline.
+    Integrated gradients take 16 steps from the default baseline. Only means of sums of the latter two have a sign.
     """
     x = subject.trace(batch, target).states[at]
     draws = [_noisy(x, batch, generators, noise) for generators in _generators(batch, samples)]
@@ -64,7 +65,8 @@ def smoothgrad(
         mean, square = total[stream] / samples, squares[stream] / samples
         entries = {"mean": mean, "square": square, "variance": (square - mean.square()).clamp(min=0)}[form]
         by_stream[stream] = reduced(entries, reduce or ("l2" if of == "gradient" else "sum"))
-    return placed(subject, batch, by_stream)
+    signed = form == "mean" and of != "gradient" and reduce in (None, "sum")
+    return replace(placed(subject, batch, by_stream), signed=signed)
 
 
 @method(family="gradient", needs=("state:{at}",), paper="arXiv:1703.01365")

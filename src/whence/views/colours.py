@@ -21,8 +21,8 @@ OTHER_METHODS = "#8a8a8a"
 
 
 def of_sign(value: float) -> Colour:
-    """Blue for a score for the target, red for one against it."""
-    return FOR if value > 0 else AGAINST
+    """Red for a score against the target, blue for others."""
+    return AGAINST if value < 0 else FOR
 
 
 def terminal_style(value: float, scale: float, special: bool = False) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -30,6 +31,11 @@ def signed(value: float, scale: float) -> str:
     if not 1e-4 <= scale < 1e5:
         return f"{value:+.2e}"
     return f"{value:+.{max(0, 2 - math.floor(math.log10(scale)))}f}"
+
+
+def writing(has_sign: bool) -> Callable[[float, float], str]:
+    """How scores are written: with their signs, or as weights."""
+    return signed if has_sign else weight
 
 
 def weight(value: float, scale: float) -> str:

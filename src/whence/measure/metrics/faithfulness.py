@@ -201,22 +201,34 @@ def loo_agreement(subject: Subject, case: Case, *, mask: Way = "auto", absolute:
     return float(kendalltau(scores, drops).statistic) if len(scores) > 1 else float("nan")
 
 
-@metric(better="higher", paper="arXiv:2201.12114")
-def sign_agreement(subject: Subject, case: Case, *, top: Count | None = None, mask: Way = "auto") -> Metric:
+@metric(better="higher", paper="arXiv:2201.12114", circular=("leave_one_out", "occlusion(window=1)"))
+def sign_agreement(
+    subject: Subject,
+    case: Case,
+    *,
+    top: Count | None = None,
+    by: Literal["effect", "score"] = "effect",
+    weighed: bool = True,
+    mask: Way = "auto",
+) -> Metric:
     """The share of what hiding each feature alone does to the target for which its score has the right sign.
 
-    sum |d_i| [sgn(s_i) = sgn(d_i)] / sum |d_i|, d_i = f(x) - f(x without i): a feature counts by its effect, so that
-    features without one do not count; a score of 0 is wrong. `top` looks only at the features with the largest effects,
-    so many of them. Not a number for scores without a sign, and where nothing has an effect beyond rounding. The drops
-    of leave_one_out are its own scores, so the metric tells nothing of that method.
+    sum w_i [sgn(s_i) = sgn(d_i)] / sum w_i, d_i = f(x) - f(x without i): a feature counts by its effect, w_i = |d_i|,
+    or with by="score" by its score, w_i = |s_i|; without `weighed` all features count alike. `top` looks only at the
+    features that count most, so many of them: `top=1, by="score"` asks of the strongest score alone whether it violates
+    the effect. A feature without an effect beyond rounding does not count; a score of 0 is wrong. Not a number for
+    scores without a sign, and where nothing counts. It never judges leave_one_out, whose scores are these effects.
     """
     if case.residual is None:
         return float("nan")
     drops = yield from _drops_one_by_one(case, mask)
-    scores, sizes = case.scores[case.free], np.abs(drops)
-    sizes = np.where(sizes > 1e-6 * max(1.0, abs(case.output)), sizes, 0.0)
+    scores, effects = case.scores[case.free].astype(float), np.abs(drops)
+    matters = effects > 1e-6 * max(1.0, abs(case.output))
+    sizes = np.where(matters, effects if by == "effect" else np.abs(scores), 0.0)
     if top is not None and len(sizes) > top:
         sizes = np.where(sizes >= np.sort(sizes)[-top], sizes, 0.0)
+    if not weighed:
+        sizes = (matters if top is None else sizes > 0).astype(float)
     right = np.sign(scores) == np.sign(drops)
     return float((sizes * right).sum() / sizes.sum()) if sizes.any() else float("nan")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -15,7 +16,15 @@ from whence.views.content.picture import on_picture
 from whence.views.text import largest, number, printable
 
 ALL_ZERO = "all scores are 0"
+SIZES = "sizes are shown: the signs of these scores speak neither for nor against the target"
 Facts = list[tuple[str, str]]
+
+
+def shown(a: Attribution) -> Attribution:
+    """The attribution with the scores that views show: their sizes, where their signs are not shown."""
+    if a.signed or not (a.scores < 0).any():
+        return a
+    return replace(a, scores=np.abs(a.scores), notes=(*a.notes, SIZES))
 
 
 def facts(a: Attribution) -> Facts:

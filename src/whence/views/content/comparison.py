@@ -12,12 +12,19 @@ from whence.views.content.attribution import ALL_ZERO, Facts, of_row, off_pictur
 from whence.views.text import largest, number, printable
 
 
+def shown(c: Comparison) -> Comparison:
+    """The comparison with the scores that views show."""
+    return Comparison(tuple(map(attribution.shown, c)))
+
+
 def facts(c: Comparison) -> Facts:
     """What every medium says before it shows scores, printable; a note that all methods share is said once."""
     found = [("target", attribution.target_text(c[0]))]
     if c[0].scores.ndim == 1:
         found.append(("f(x)", number(c[0].output)))
     found.append(("scale", scale_note(c)))
+    if unsigned(c):
+        found.append(("no sign", f"{unsigned(c)}: blue tells how much, neither for nor against"))
     shared = [note for note in c[0].notes if all(note in a.notes for a in c)]
     found += [("note", note) for note in shared]
     for a in c:
@@ -30,7 +37,14 @@ def facts(c: Comparison) -> Facts:
 def scale_note(c: Comparison) -> str:
     """That every method has its own scale, and how large it is."""
     scales = ", ".join(f"{a.method} {number(largest(a.scores))}" for a in c)
-    return f"Each method has its own scale: compare order and sign, not size. Largest |score|: {scales}."
+    what = "order and sign" if any(a.signed for a in c) else "order"
+    return f"Each method has its own scale: compare {what}, not size. Largest |score|: {scales}."
+
+
+def unsigned(c: Comparison) -> str:
+    """The methods whose signs are not shown, by name, beside others whose signs are; "" where all are alike."""
+    names = [a.method for a in c if not a.signed]
+    return ", ".join(names) if len(names) < len(c) else ""
 
 
 def tables(c: Comparison) -> list[tuple[str, int | None, list[np.ndarray], list[int]]]:

@@ -23,7 +23,7 @@ def overlay(image: np.ndarray, grid: np.ndarray, scale: float) -> np.ndarray:
     heat = upsample(grid, *image.shape[:2])[..., None]
     grey = 90 + 0.6 * image.mean(axis=-1, keepdims=True)
     share = 0.85 * np.clip(np.abs(np.nan_to_num(heat, nan=0.0, posinf=0.0, neginf=0.0)) / (scale or 1.0), 0, 1)
-    return np.round(grey * (1 - share) + np.where(heat > 0, FOR, AGAINST) * share).astype(np.uint8)
+    return np.round(grey * (1 - share) + np.where(heat < 0, AGAINST, FOR) * share).astype(np.uint8)
 
 
 def scale_of_patches(x: Input, scores: np.ndarray) -> float:

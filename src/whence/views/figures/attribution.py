@@ -11,7 +11,7 @@ import numpy as np
 from whence.core import display
 from whence.core.results import Attribution
 from whence.views.colours import AGAINST, FOR, colour_map, in_figure, of_sign
-from whence.views.content.attribution import facts, off_picture, only_special_beside_picture, pictures, row_names
+from whence.views.content.attribution import facts, off_picture, only_special_beside_picture, pictures, row_names, shown
 from whence.views.content.picture import overlay, picture, scale_of_patches
 from whence.views.figures.layout import new_figure
 from whence.views.text import largest, number, printable
@@ -23,6 +23,7 @@ Panel = tuple[float, float, Callable[[Any], None]]  # width and height in inches
 @display.figure.register(Attribution)
 def figure(a: Attribution) -> Any:
     """The facts above panels side by side."""
+    a = shown(a)
     said = [f"{label}: {text}" for label, text in facts(a)]
     if only_special_beside_picture(a):
         said.append(beside_picture(a))
@@ -63,16 +64,16 @@ def _draw_bars(axes: Any, a: Attribution, indices: list[int]) -> None:
         label.set_alpha(0.5 if a.special[i] else 1.0)
     axes.set_ylim(len(indices) - 0.4, -0.6)
     axes.axvline(0, color="grey", linewidth=0.8)
-    axes.set_xlabel("score (red: against, blue: for)")
+    axes.set_xlabel("score (red: against, blue: for)" if a.signed else "score (no sign)")
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
 def _draw_matrix(axes: Any, a: Attribution, indices: list[int], scale: float) -> None:
     """Generated tokens as rows, features as columns; what a row could not see is grey."""
     limit = scale or 1.0
-    shown = np.ma.masked_where(~a.visible[:, indices], a.scores[:, indices])
-    colours = colour_map(AGAINST, WHITE, FOR, bad="0.8")
-    drawn = axes.imshow(shown, cmap=colours, vmin=-limit, vmax=limit, aspect="auto")
+    cells = np.ma.masked_where(~a.visible[:, indices], a.scores[:, indices])
+    ends, lowest = ((AGAINST, WHITE, FOR), -limit) if a.signed else ((WHITE, FOR), 0.0)
+    drawn = axes.imshow(cells, cmap=colour_map(*ends, bad="0.8"), vmin=lowest, vmax=limit, aspect="auto")
     axes.set_xticks(range(len(indices)), [printable(a.features[i]) for i in indices], rotation=90, parse_math=False)
     residuals = ["none"] * len(a.scores) if a.residual is None else [number(r) for r in a.residual]
     rows = zip(row_names(a), a.output, residuals, strict=True)
@@ -85,6 +86,6 @@ def _draw_overlay(axes: Any, a: Attribution, grid: np.ndarray, title: str) -> No
     """The picture under its scores."""
     scale = scale_of_patches(a.input, a.scores)
     axes.imshow(overlay(picture(a.input), grid, scale))
-    legend = f"blue: for, red: against, full colour at {number(scale)}"
+    legend = f"{'blue: for, red: against' if a.signed else 'blue: strong'}, full colour at {number(scale)}"
     axes.set_title(f"{title}\n{legend}".strip(), fontsize="small", parse_math=False)
     axes.set_axis_off()

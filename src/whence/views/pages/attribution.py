@@ -14,11 +14,12 @@ from whence.views.content.attribution import (
     row_targets,
     sections,
     several_texts,
+    shown,
 )
 from whence.views.content.picture import scale_of_patches
 from whence.views.pages import layout
 from whence.views.pages.layout import Part, cell, rendered
-from whence.views.text import largest, number, printable, right_to_left
+from whence.views.text import largest, number, printable, right_to_left, writing
 
 
 @display.page.register(Attribution)
@@ -29,10 +30,12 @@ def page(a: Attribution) -> str:
 
 def part(a: Attribution) -> Part:
     """The part of a page that shows an attribution."""
+    a = shown(a)
     scale, others, grids = largest(a.scores), off_picture(a), pictures(a)
     patch_scale = scale_of_patches(a.input, a.scores) if grids else 0.0
     given = {
         "facts": facts(a),
+        "signed": a.signed,
         "pictures": layout.pictures(a.input, [(name or "scores", grid, patch_scale) for name, grid in grids])
         if grids
         else None,
@@ -51,7 +54,8 @@ def _texts(a: Attribution, indices: list[int], scale: float) -> list[dict[str, A
     for label, members in sections(a.input, indices):
         # A paragraph's dir=auto does not look into children with a direction of their own, so it is decided here.
         own = "".join(a.features[i] for i in members if not a.special[i])
-        tokens = [(printable(a.features[i]), bool(a.special[i]), cell(a.scores[i], scale)) for i in members]
+        cells = (cell(a.scores[i], scale, writing(a.signed)) for i in members)
+        tokens = [(printable(a.features[i]), bool(a.special[i]), its) for i, its in zip(members, cells, strict=True)]
         name = printable(label) if several else ""
         found.append({"name": name, "direction": "rtl" if right_to_left(own) else "ltr", "tokens": tokens})
     return found
@@ -65,7 +69,8 @@ def _matrix(a: Attribution, indices: list[int], scale: float) -> dict[str, Any]:
     rows = []
     for row, (name, target) in enumerate(zip(row_names(a), row_targets(a), strict=True)):
         cells = [
-            cell(a.scores[row, i], scale, of=f"{features[i]} → {name}") if a.visible[row, i] else None for i in indices
+            cell(a.scores[row, i], scale, writing(a.signed), f"{features[i]} → {name}") if a.visible[row, i] else None
+            for i in indices
         ]
         numbers = [number(values[row]) for values in per_row.values()] + [number(largest(a.scores[row]))]
         rows.append({"name": name, "target": printable(str(target)), "cells": cells, "numbers": numbers})

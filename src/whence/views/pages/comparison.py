@@ -9,11 +9,11 @@ import numpy as np
 from whence.core import display
 from whence.core.results import Comparison
 from whence.views.content.attribution import pictures, sections
-from whence.views.content.comparison import facts, footer, tables
+from whence.views.content.comparison import facts, footer, shown, tables, unsigned
 from whence.views.content.picture import scale_of_patches
 from whence.views.pages import layout
 from whence.views.pages.layout import Part, cell, rendered
-from whence.views.text import largest, number, printable
+from whence.views.text import largest, number, printable, writing
 
 
 @display.page.register(Comparison)
@@ -24,8 +24,11 @@ def page(c: Comparison) -> str:
 
 def part(c: Comparison) -> Part:
     """The part of a page that shows a comparison."""
+    c = shown(c)
     given = {
         "facts": facts(c),
+        "signed": any(a.signed for a in c),
+        "unsigned": printable(unsigned(c)) if unsigned(c) else "",
         "pictures": _pictures(c),
         "methods": [printable(a.method) for a in c],
         "tables": [_table(c, *table) for table in tables(c)],
@@ -44,14 +47,14 @@ def _pictures(c: Comparison) -> dict[str, Any] | None:
 
 
 def _table(c: Comparison, name: str, row: int | None, scores: list[np.ndarray], indices: list[int]) -> dict[str, Any]:
-    scales = [largest(a.scores) for a in c]
+    scales, written = [largest(a.scores) for a in c], [writing(a.signed) for a in c]
     parts, lines = sections(c[0].input, indices), []
     for label, members in parts:
         features = [
             (
                 printable(c[0].features[i]),
                 bool(c[0].special[i]),
-                [cell(s[i], scale) for s, scale in zip(scores, scales, strict=True)],
+                [cell(s[i], scale, write) for s, scale, write in zip(scores, scales, written, strict=True)],
             )
             for i in members
         ]

@@ -15,7 +15,7 @@ from whence.core.geometry import patches
 from whence.core.inputs import Input
 from whence.views.colours import AGAINST, FOR, css, css_of_score
 from whence.views.content.picture import overlay, picture
-from whence.views.text import number, printable, signed
+from whence.views.text import number, printable
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Cell:
     title: str
 
 
-def cell(value: float, scale: float, write: Callable[[float, float], str] = signed, of: str = "") -> Cell:
+def cell(value: float, scale: float, write: Callable[[float, float], str], of: str = "") -> Cell:
     """The cell of a score; `of` says whose score it is, printable."""
     return Cell(write(value, scale), css_of_score(value, scale), (of and f"{of}: {number(value)}") or number(value))
 

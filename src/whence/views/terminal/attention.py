@@ -50,7 +50,7 @@ def text_of_all(maps: AttentionMaps) -> str:
 def _parts(selection: AttentionSelection) -> Iterator[Any]:
     limit, panels = scale(selection), selection.panels
     if len(panels) == 1 and selection.over_picture:
-        yield from grid_lines(selection.maps.input, selection.weights(panels[0]), limit, against=False)
+        yield from grid_lines(selection.maps.input, selection.weights(panels[0]), limit, has_sign=False, what="weight")
     elif len(panels) == 1 and selection.query is not None:
         row = zip(column_names(selection), selection.row(panels[0]), strict=True)
         yield Tokens([Token(name, weight(v, limit), terminal_style(v, limit)) for name, v in row])

@@ -19,18 +19,19 @@ from whence.views.content.attribution import (
     row_targets,
     sections,
     several_texts,
+    shown,
 )
 from whence.views.content.picture import scale_of_patches
 from whence.views.terminal.layout import Token, Tokens, facts_table, grid_lines
-from whence.views.text import largest, printable, signed
+from whence.views.text import largest, printable, writing
 
 
 @display.terminal.register(Attribution)
 def terminal(a: Attribution) -> Any:
-    """What rich prints: blue is for the target, red against it."""
+    """What rich prints: blue is for the target, red against it; without signs, blue is strong."""
     from rich.console import Group
 
-    return Group(*_parts(a))
+    return Group(*_parts(shown(a)))
 
 
 def _parts(a: Attribution) -> Iterator[Any]:
@@ -48,7 +49,7 @@ def _parts(a: Attribution) -> Iterator[Any]:
             own = (text if label == "scale" else f"{label} {text}" for label, text in row_facts(a, row))
             yield Text(" · ".join(own), style="dim")
         if grids:
-            yield from grid_lines(a.input, grids[row][1], scale_of_patches(a.input, a.scores))
+            yield from grid_lines(a.input, grids[row][1], scale_of_patches(a.input, a.scores), a.signed)
             yield Text()
         yield from _texts(a, scores, [i for i in others if visible[row, i]], scale)
 
@@ -66,4 +67,5 @@ def _texts(a: Attribution, scores: np.ndarray, indices: list[int], scale: float)
 
 def _token(a: Attribution, i: int, score: float, scale: float) -> Token:
     special = bool(a.special[i])
-    return Token(printable(a.features[i]), signed(score, scale), terminal_style(score, scale, special), special)
+    written = writing(a.signed)(score, scale)
+    return Token(printable(a.features[i]), written, terminal_style(score, scale, special), special)

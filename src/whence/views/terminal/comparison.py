@@ -11,10 +11,10 @@ from whence.core import display
 from whence.core.results import Comparison
 from whence.views.colours import terminal_style
 from whence.views.content.attribution import pictures, sections
-from whence.views.content.comparison import facts, footer, tables
+from whence.views.content.comparison import facts, footer, shown, tables
 from whence.views.content.picture import scale_of_patches
 from whence.views.terminal.layout import facts_table, grid_lines
-from whence.views.text import largest, printable, signed
+from whence.views.text import largest, printable, writing
 
 
 @display.terminal.register(Comparison)
@@ -22,7 +22,7 @@ def terminal(c: Comparison) -> Any:
     """What rich prints: blue is for the target, red against it, every method on its own scale."""
     from rich.console import Group
 
-    return Group(*_parts(c))
+    return Group(*_parts(shown(c)))
 
 
 def _parts(c: Comparison) -> Iterator[Any]:
@@ -32,7 +32,7 @@ def _parts(c: Comparison) -> Iterator[Any]:
     for a in c:
         for name, grid in pictures(a):
             yield Text(f"\n{printable(a.method)}  {name}".rstrip(), style="bold")
-            yield from grid_lines(a.input, grid, scale_of_patches(a.input, a.scores))
+            yield from grid_lines(a.input, grid, scale_of_patches(a.input, a.scores), a.signed)
     for number, (name, row, scores, indices) in enumerate(tables(c), 1):
         yield Text(f"\n{number}. {name}" if name else "", style="bold")
         yield _table(c, scores, indices, row)
@@ -55,8 +55,8 @@ def _table(c: Comparison, scores: list[np.ndarray], indices: list[int], row: int
         for i in members:
             dim = "dim" if c[0].special[i] else ""
             cells = [
-                Text(signed(s[i], scale), style=terminal_style(s[i], scale))
-                for s, scale in zip(scores, scales, strict=True)
+                Text(writing(a.signed)(s[i], scale), style=terminal_style(s[i], scale))
+                for a, s, scale in zip(c, scores, scales, strict=True)
             ]
             table.add_row(Text(printable(c[0].features[i]), style=dim), *cells)
         table.add_section()

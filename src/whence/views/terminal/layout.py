@@ -11,7 +11,7 @@ import numpy as np
 from whence.core.geometry import patches
 from whence.core.inputs import Input
 from whence.views.colours import terminal_colour
-from whence.views.text import number, printable, right_to_left, signed, strength, weight
+from whence.views.text import number, printable, right_to_left, strength, writing
 
 SHADES = {1: "░▒▓█", -1: "-=%#"}  # for and against, from weak to strong
 LIMITS = (0.1, 0.3, 0.5, 0.75)  # shares of the scale where a shade begins; what is weaker is a dot, 0 is blank
@@ -65,10 +65,10 @@ class Tokens:
             yield from (scores + Text("  ") + names,) if alone else (names, scores)
 
 
-def grid_lines(x: Input, grid: np.ndarray, scale: float, against: bool = True) -> Iterator[Any]:
+def grid_lines(x: Input, grid: np.ndarray, scale: float, has_sign: bool, what: str = "score") -> Iterator[Any]:
     """One row of scores on the patch grid: the grid in shades, their meaning, the strongest patches.
 
-    Without `against` scores are weights, which have no sign.
+    `what` names scores without a sign.
     """
     from rich.text import Text
 
@@ -82,13 +82,12 @@ def grid_lines(x: Input, grid: np.ndarray, scale: float, against: bool = True) -
         yield Text("  no finite score on the picture but 0", style="dim")
         return
     limits = [number(scale * share) for share in LIMITS]
-    for word, sign in (("for", 1), ("against", -1)) if against else (("weight", 1),):
+    for word, sign in (("for", 1), ("against", -1)) if has_sign else ((what, 1),):
         meaning = "  ".join(f"{shade} {limit}" for shade, limit in zip(SHADES[sign], limits, strict=True))
-        yield Text(f"  {word:<9} {'|score| ' * against}from  {meaning}", style="dim")
+        yield Text(f"  {word:<9} {'|score| ' * has_sign}from  {meaning}", style="dim")
     yield Text("  ·         weaker; a blank is exactly 0", style="dim")
     strongest = sorted(zip(patches(x), grid.ravel(), strict=True), key=lambda patch: -strength(patch[1], scale))[:4]
-    write = signed if against else weight
-    names = (f"{printable(x.features[i])} {write(value, scale)}" for i, value in strongest if value)
+    names = (f"{printable(x.features[i])} {writing(has_sign)(value, scale)}" for i, value in strongest if value)
     yield Text("  strongest " + ", ".join(names))
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from families import FAMILIES, family, fresh, plain_inputs, plain_logits, plain_outputs
+from whence.core import tasks
 
 NAMES = list(FAMILIES)
 MODULES = ["torch-encoder", "torch-multihead", "torch-sdpa", "from-scratch"]
@@ -17,7 +18,7 @@ PRETRAINED = [name for name in NAMES if name not in MODULES]
 WITH_TEXT = [name for name in NAMES if name not in IMAGES]
 GENERATORS = ["gpt2", "gemma3", "t5", "bart", "marian"]
 PADDED = [*NAMES[: NAMES.index("vit")], "gpt-neox", "gemma2", "gemma3", "gpt-oss", "t5", "bart", "marian"]
-TASKS = {"text-classification", "image-classification", "causal-lm", "seq2seq-lm", "image-text", "module"}
+TASKS = set(tasks.NAMES)
 
 
 def _attentions(outputs: Any) -> list[torch.Tensor]:

@@ -40,7 +40,7 @@ class Family:
     """A small model with its processor, four raw examples, and what its architecture supports."""
 
     name: str
-    task: str  # text-classification, image-classification, causal-lm, seq2seq-lm, image-text, module
+    task: str  # one of whence.core.tasks
     model: nn.Module  # eval mode, float32
     processor: Any  # tokenizer, image processor, or both in one; None where kwargs hold encode=
     inputs: list[Any]  # four raw examples of different lengths
@@ -306,7 +306,7 @@ def _pretrained(
         if "text_config" in config:
             settings = {**config, "text_config": {**vocabulary, **config["text_config"]}}
         built: Any = _drawn(lambda: model_class(model_class.config_class(**settings)))
-        if task.endswith("-lm"):
+        if task in ("causal-lm", "seq2seq-lm"):
             built.generation_config.max_new_tokens = 5
         kwargs = {"encode": partial(encode, made), "labels": SHAPES} if encode else {}
         given = None if encode else made
@@ -341,6 +341,31 @@ _pair_classifier("xlnet", "XLNetForSequenceClassification", xlnet_tokenizer, **X
 _pair_classifier("mpnet", "MPNetForSequenceClassification", mpnet_tokenizer, **AFTER_PADDING)
 _classifier("gpt2-classifier", "GPT2ForSequenceClassification", partial(gpt2_tokenizer, pad_token=END), **TEXT_SIZE)
 _classifier("llama-classifier", "LlamaForSequenceClassification", partial(llama_tokenizer, pad_token="</s>"), **GROUPED)
+
+
+# --- Decisions at single tokens ---------------------------------------------------------------------------------------
+
+TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+QUESTIONS_IN_CONTEXT = [
+    {"question": "who was singing ?", "context": "an old man was singing quietly"},
+    {"question": "what was warm ?", "context": "it was cold , but the house was warm and bright"},
+    {"question": "where did everybody walk ?", "context": "they walked along the river"},
+    {"question": "what was disappointing ?", "context": "the actors were wonderful , but not the ending"},
+]
+
+
+def masked_texts(mask: str) -> list[Any]:
+    """Texts with one word masked."""
+    pair = {"text": f"two {mask} are playing", "pair": "the animals are outside"}
+    return [f"the actors were {mask} , but the ending was not", f"a {mask} film", f"{mask} laughed at the jokes", pair]
+
+
+_tagger = partial(_pretrained, "token-classification", TEXTS, **_names(TAGS))
+_answerer = partial(_pretrained, "question-answering", QUESTIONS_IN_CONTEXT)
+_filler = partial(_pretrained, "masked-lm", masked_texts("[MASK]"))
+_tagger("bert-tagger", "BertForTokenClassification", bert_tokenizer, **TEXT_SIZE)
+_answerer("distilbert-answerer", "DistilBertForQuestionAnswering", bert_tokenizer, **TEXT_SIZE, hidden_dim=64)
+_filler("albert-filler", "AlbertForMaskedLM", albert_tokenizer, **THREE_LAYERS, embedding_size=16)
 
 
 # --- Images -----------------------------------------------------------------------------------------------------------
@@ -603,7 +628,7 @@ def plain_inputs(family: Family, raw: Any) -> dict[str, torch.Tensor]:
     if "encode" in family.kwargs:
         return {name: torch.as_tensor(x)[None] for name, x in family.kwargs["encode"](raw)["tensors"].items()}
     parts = raw if isinstance(raw, dict) else {"image" if family.task == "image-classification" else "text": raw}
-    names = {"image": "images", "text": "text", "pair": "text_pair"}
+    names = {"image": "images", "text": "text", "pair": "text_pair", "question": "text", "context": "text_pair"}
     tensors = dict(family.processor(**{names[part]: value for part, value in parts.items()}, return_tensors="pt"))
     if family.task == "seq2seq-lm":
         tensors["decoder_input_ids"] = torch.tensor([[family.model.config.decoder_start_token_id]])
@@ -622,4 +647,6 @@ def plain_outputs(family: Family, raw: Any, **options: Any) -> Any:
 def plain_logits(family: Family, raw: Any) -> torch.Tensor:
     """The logits for one raw example, whatever the model calls them."""
     outputs = plain_outputs(family, raw)
+    if "start_logits" in outputs:
+        return torch.stack([outputs["start_logits"], outputs["end_logits"]], -1)
     return outputs if isinstance(outputs, torch.Tensor) else next(outputs[name] for name in LOGITS if name in outputs)

@@ -87,8 +87,9 @@ def _is_picture(raw: Any) -> bool:
 
 
 def target_of(subject: whence.Subject, target: str | None) -> str | int | None:
-    """A target as written: digits that are no label become a class number, unless the model generates tokens."""
-    if target is None or not target.isdecimal() or subject.generates or target in (subject.labels or ()):
+    """A target as written: digits that are no label become a class number, unless tokens or answers are predicted."""
+    written = subject.predicts_tokens or subject.reads == "span" or target in (subject.labels or ())
+    if target is None or not target.isdecimal() or written:
         return target
     return int(target)
 

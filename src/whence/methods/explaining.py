@@ -77,7 +77,7 @@ class Settings:
 
 
 @dataclass(eq=False)
-class _Rows:
+class Rows:
     """What is run: one row per row of scores, which is an input or a generated token of one, with its target."""
 
     inputs: list[Input] = field(default_factory=list)
@@ -90,7 +90,7 @@ def explained(
 ) -> list[list[Attribution]]:
     """Every method on every input: attributions[input][method]. Methods share the passes of every batch."""
     _check_tasks(subject, specs)
-    rows = _rows_of(subject, items, targets)
+    rows = rows_of(subject, items, targets)
     if not rows.inputs:
         return []
     found: list[list[Attribution]] = [[] for _ in rows.inputs]  # [row][method]
@@ -111,14 +111,15 @@ def _check_tasks(subject: Subject, specs: list[Spec]) -> None:
             raise ValueError(f"{record.name} works on {fitting} models, and {subject.name} is a {subject.task} model")
 
 
-def _rows_of(subject: Subject, items: list[Input], targets: list[Any]) -> _Rows:
+def rows_of(subject: Subject, items: list[Input], targets: list[Any]) -> Rows:
     """The rows of inputs, in order."""
-    rows = _Rows()
+    rows = Rows()
     for item, target in zip(items, targets, strict=True):
         own = [(row, of_generated(subject, target, token)) for row, token in subject.rows(item)] or [(item, target)]
         rows.places.append(list(range(len(rows.inputs), len(rows.inputs) + len(own))))
         rows.inputs += [row for row, _ in own]
         rows.targets += [target for _, target in own]
+    rows.inputs, rows.targets = subject.pointed(rows.inputs, rows.targets)
     return rows
 
 

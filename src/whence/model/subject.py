@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whence.core.inputs import Input
+from whence.core.inputs import Input, Target
 from whence.core.tasks import TASKS
 from whence.model import batching, encoding
 from whence.model.batching import Batch, buckets, collate, cut, kind_of
@@ -21,6 +21,7 @@ from whence.model.discovery import At, Discovery, Structure, find_layout, no_att
 from whence.model.forward import Forward
 from whence.model.loan import attention_path, configs, fingerprint, lent
 from whence.model.passes import Pass, Request, Streams, Trace, replaced, states_seen
+from whence.model.places import likeliest_place, placed, with_places
 from whence.model.precision import accumulation
 from whence.model.rules import Rules
 from whence.model.tap import Edit, Tap
@@ -50,7 +51,7 @@ class Subject:
         self.name = name or type(model).__name__
         self.labels = tuple(labels) if labels is not None else None
         self._encode, self._output, self._embedding = encode, output, embedding
-        self._forward = Forward(model, generates=self.generates, output=output)
+        self._forward = Forward(model, generates=self.generates, output=output, reads=self.reads)
         self._collate = partial(_collate, model, self._tokenizer)
         self._discoveries: dict[tuple[str, ...], Discovery] = {}  # by kind of input
         self._layouts: dict[tuple[int, ...], encoding.Layout] = {}  # by shape of picture
@@ -81,6 +82,16 @@ class Subject:
         return TASKS[self.task].generates
 
     @property
+    def reads(self) -> str:
+        """What is decided at single tokens: "token" a label, "mask" a word, "span" an answer; "" nothing."""
+        return TASKS[self.task].reads
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether classes are the tokens of the vocabulary."""
+        return self.generates or self.reads == "mask"
+
+    @property
     def max_length(self) -> int | None:
         """The most tokens the model takes, where tokenizer or config say so."""
         config = getattr(self.model, "config", None)
@@ -109,6 +120,19 @@ class Subject:
         """Whether every class has a probability of its own, a sigmoid, instead of a share of one softmax."""
         return getattr(getattr(self.model, "config", None), "problem_type", None) == "multi_label_classification"
 
+    @property
+    def regression(self) -> bool:
+        """Whether outputs are numbers that belong to no class.
+
+        The config says so; where it does not, a classifier of transformers with one label is one, because it is trained
+        by the squared error. A classifier with one logit has another `problem_type`.
+        """
+        config = getattr(self.model, "config", None)
+        if TASKS[self.task].reads or self.task not in ("text-classification", "image-classification"):
+            return False
+        kind = getattr(config, "problem_type", None)
+        return kind == "regression" or (kind is None and getattr(config, "num_labels", None) == 1)
+
     # ---- names of tokens and classes ---------------------------------------------------------------------------------
 
     def pieces(self, text: str) -> list[tuple[int, str]]:
@@ -129,7 +153,7 @@ class Subject:
 
     def name_of(self, index: int) -> str:
         """The label of a class, or the text of a token."""
-        if self.generates and index >= 0:
+        if self.predicts_tokens and index >= 0:
             return encoding.readable(self._tokenizer, [index])[0]
         return self.labels[index] if self.labels and index < len(self.labels) else str(index)
 
@@ -166,6 +190,7 @@ class Subject:
         item = self._without_unused(encoding.encode(raw, **options, image_layout=guess))
         if "pixel_values" in item.tensors and self._encode is None and self._layout(item) != guess:
             item = self._without_unused(encoding.encode(raw, **options, image_layout=self._layout(item)))
+        item = with_places(item, self.reads, self.mask_ids["mask"]) if self.reads else item
         return self._decoded(item) if self.task == "seq2seq-lm" and not item.generated else item
 
     def _without_unused(self, item: Input) -> Input:
@@ -267,6 +292,36 @@ class Subject:
     def aim(self, wanted: Sequence[Any]) -> Aim:
         """The targets of a batch, from what the caller wrote: one entry per example, None for the prediction."""
         return Aim([resolve(w, self) for w in wanted], self.name_of, self.multi_label)
+
+    def pointed(self, inputs: Sequence[Input], wanted: Sequence[Any]) -> tuple[list[Input], list[Any]]:
+        """The inputs with the tokens that their decisions are read from, and their targets, resolved.
+
+        Where a label of a token is explained and none was named, the model is run to find the likeliest.
+        """
+        items, targets = list(inputs), [resolve(w, self, item) for w, item in zip(wanted, inputs, strict=True)]
+        if self.reads not in ("token", "mask"):
+            return items, targets
+        open_places = []
+        for number, (item, target) in enumerate(zip(items, targets, strict=True)):
+            if isinstance(target, Target) and not target.of_state and isinstance(target.position, int):
+                items[number] = replace(item, decides=(target.position,))
+            elif not item.decides:
+                open_places.append(number)
+        for number, place in zip(open_places, self._likeliest_places([items[n] for n in open_places]), strict=True):
+            items[number] = replace(items[number], decides=(place,))
+            if isinstance(target := targets[number], Target) and not target.of_state:
+                targets[number] = placed(target, items[number], place)
+        return items, targets
+
+    def _likeliest_places(self, items: Sequence[Input]) -> list[int]:
+        """For every input, the token whose label is explained where none was named."""
+        found = [0] * len(items)
+        for numbers, batch in self.batches(items) if items else ():
+            with lent(self.model), torch.no_grad():
+                logits = self._forward.logits(self._forward.outputs(batch.tensors))  # (batch, token, class)
+            for number, rows, mask in zip(numbers, logits.float().softmax(-1), batch.mask, strict=True):
+                found[number] = likeliest_place(items[number], rows[mask].cpu().numpy(), self.labels)
+        return found
 
     def on_features(self, batch: Batch, by_stream: Mapping[str, Tensor]) -> Tensor:
         """Scores by stream, (batch, token) or (batch, height, width) of pixels, to (batch, feature)."""

@@ -48,6 +48,7 @@ def balanced(
         item, produced = rows[token]
         target = of_generated(subject, target, produced)
         notes += (f"one generated token of {len(rows)} is looked at: {subject.name_of(produced)!r}",)
+    (item,), (target,) = subject.pointed([item], [target])
     batch, aim = subject.batch([item]), subject.aim([target])
     record, options = spec
     method_rows = tuple(balance(subject, batch, aim, record, options))

@@ -179,7 +179,7 @@ def test_prompt_with_continuation(folders: dict[str, str]) -> None:
 def test_digits_as_target(folders: dict[str, str]) -> None:
     assert "target    logit of 'neutral'\n" in done("explain", TEXT, "-m", folders["bert"], "--target", 1)
     assert "target    logit of '3'\n" in done("explain", TEXT, "-m", folders["gpt2"], "--target", 3)
-    stars: Any = SimpleNamespace(generates=False, labels=("1", "2"))
+    stars: Any = SimpleNamespace(predicts_tokens=False, reads="", labels=("1", "2"))
     assert [arguments.target_of(stars, target) for target in (None, "2", "0", "good")] == [None, "2", 0, "good"]
 
 

@@ -346,11 +346,11 @@ _classifier("llama-classifier", "LlamaForSequenceClassification", partial(llama_
 # --- Decisions at single tokens ---------------------------------------------------------------------------------------
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-QUESTIONS_IN_CONTEXT = [
+QUESTIONS_IN_CONTEXT = [  # contexts have equally many tokens, so that they can go together
     {"question": "who was singing ?", "context": "an old man was singing quietly"},
-    {"question": "what was warm ?", "context": "it was cold , but the house was warm and bright"},
-    {"question": "where did everybody walk ?", "context": "they walked along the river"},
-    {"question": "what was disappointing ?", "context": "the actors were wonderful , but not the ending"},
+    {"question": "what was it ?", "context": "but the house was warm ,"},
+    {"question": "where in the city did everybody walk ?", "context": "they walked along the river ."},
+    {"question": "what was disappointing ?", "context": "the actors were wonderful , but"},
 ]
 
 

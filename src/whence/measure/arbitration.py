@@ -211,10 +211,11 @@ def _targets(subject: Subject, given: list[Any], labels: Labels) -> list[list[An
         return [[as_target(subject, label)] for label in given]
     if labels != "all":
         raise ValueError(f"labels is 'target' or 'all', not {labels!r}")
-    if not subject.labels or subject.generates or subject.reads:
+    if not subject.labels or subject.generates:
+        raise ValueError(f"labels='all' needs classes with names, and {subject.name} has none; use labels='target'")
+    if subject.reads:
         raise ValueError(
-            f"labels='all' needs one decision among classes with names, which {subject.name} does not make; "
-            "use labels='target'"
+            f"labels='all' needs one decision per input, and {subject.name} labels every token; use labels='target'"
         )
     return [list(range(len(subject.labels)))] * len(given)
 

@@ -13,6 +13,7 @@ from whence.core.registry import Explained, Record
 from whence.core.results import Attribution
 from whence.model.batching import Batch, shown
 from whence.model.masked_runs import MaskedRuns
+from whence.model.pointing import pointed
 from whence.model.subject import Subject
 from whence.model.target_specs import of_generated
 from whence.model.targets import Aim
@@ -119,7 +120,7 @@ def rows_of(subject: Subject, items: list[Input], targets: list[Any]) -> Rows:
         rows.places.append(list(range(len(rows.inputs), len(rows.inputs) + len(own))))
         rows.inputs += [row for row, _ in own]
         rows.targets += [target for _, target in own]
-    rows.inputs, rows.targets = subject.pointed(rows.inputs, rows.targets)
+    rows.inputs, rows.targets = pointed(subject, rows.inputs, rows.targets)
     return rows
 
 

@@ -168,16 +168,15 @@ def first_pieces(item: Input) -> list[int]:
     return [int(number) for number in word_starts(item) if not item.special[number]]
 
 
-def likeliest_place(item: Input, probabilities: np.ndarray, labels: Sequence[str] | None) -> int:
-    """The first piece of the word that is most probably part of something; `probabilities` is (token, class).
+def likeliest_place(probabilities: np.ndarray, labels: Sequence[str] | None) -> int:
+    """The number of the word that is most probably part of something, by probabilities (word, label).
 
     Words whose likeliest label is one of `OUTSIDE` come after all others.
     """
     outside = np.array([label.casefold() in OUTSIDE for label in labels or ()], bool)
     inside = ~outside if outside.any() and not outside.all() else np.ones(probabilities.shape[1], bool)
-    numbers = first_pieces(item) or list(range(len(item.features)))
-    tagged = [number for number in numbers if inside[probabilities[number].argmax()]]
-    return max(tagged or numbers, key=lambda number: probabilities[number, inside].max())
+    tagged = [number for number, row in enumerate(probabilities) if inside[row.argmax()]]
+    return max(tagged or range(len(probabilities)), key=lambda number: probabilities[number, inside].max())
 
 
 def tokens_read(item: Input, target: Target) -> list[int]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whence.core.inputs import Input, Target
+from whence.core.inputs import Input
 from whence.core.tasks import TASKS
 from whence.model import batching, encoding
 from whence.model.batching import Batch, buckets, collate, cut, kind_of
@@ -21,7 +21,7 @@ from whence.model.discovery import At, Discovery, Structure, find_layout, no_att
 from whence.model.forward import Forward
 from whence.model.loan import attention_path, configs, fingerprint, lent
 from whence.model.passes import Pass, Request, Streams, Trace, replaced, states_seen
-from whence.model.places import likeliest_place, placed, with_places
+from whence.model.places import with_places
 from whence.model.precision import accumulation
 from whence.model.rules import Rules
 from whence.model.tap import Edit, Tap
@@ -122,16 +122,14 @@ class Subject:
 
     @property
     def regression(self) -> bool:
-        """Whether outputs are numbers that belong to no class.
+        """Whether outputs are numbers that belong to no class: where the config says so, or names one label alone.
 
-        The config says so; where it does not, a classifier of transformers with one label is one, because it is trained
-        by the squared error. A classifier with one logit has another `problem_type`.
+        transformers trains such a model by the squared error, unless `problem_type` makes it a classifier.
         """
         config = getattr(self.model, "config", None)
-        if TASKS[self.task].reads or self.task not in ("text-classification", "image-classification"):
-            return False
-        kind = getattr(config, "problem_type", None)
-        return kind == "regression" or (kind is None and getattr(config, "num_labels", None) == 1)
+        kind, count = getattr(config, "problem_type", None), getattr(config, "num_labels", None)
+        classifier = self.task in ("text-classification", "image-classification")
+        return classifier and (kind == "regression" or (kind is None and count == 1))
 
     # ---- names of tokens and classes ---------------------------------------------------------------------------------
 
@@ -292,36 +290,6 @@ class Subject:
     def aim(self, wanted: Sequence[Any]) -> Aim:
         """The targets of a batch, from what the caller wrote: one entry per example, None for the prediction."""
         return Aim([resolve(w, self) for w in wanted], self.name_of, self.multi_label)
-
-    def pointed(self, inputs: Sequence[Input], wanted: Sequence[Any]) -> tuple[list[Input], list[Any]]:
-        """The inputs with the tokens that their decisions are read from, and their targets, resolved.
-
-        Where a label of a token is explained and none was named, the model is run to find the likeliest.
-        """
-        items, targets = list(inputs), [resolve(w, self, item) for w, item in zip(wanted, inputs, strict=True)]
-        if self.reads not in ("token", "mask"):
-            return items, targets
-        open_places = []
-        for number, (item, target) in enumerate(zip(items, targets, strict=True)):
-            if isinstance(target, Target) and not target.of_state and isinstance(target.position, int):
-                items[number] = replace(item, decides=(target.position,))
-            elif not item.decides:
-                open_places.append(number)
-        for number, place in zip(open_places, self._likeliest_places([items[n] for n in open_places]), strict=True):
-            items[number] = replace(items[number], decides=(place,))
-            if isinstance(target := targets[number], Target) and not target.of_state:
-                targets[number] = placed(target, items[number], place)
-        return items, targets
-
-    def _likeliest_places(self, items: Sequence[Input]) -> list[int]:
-        """For every input, the token whose label is explained where none was named."""
-        found = [0] * len(items)
-        for numbers, batch in self.batches(items) if items else ():
-            with lent(self.model), torch.no_grad():
-                logits = self._forward.logits(self._forward.outputs(batch.tensors))  # (batch, token, class)
-            for number, rows, mask in zip(numbers, logits.float().softmax(-1), batch.mask, strict=True):
-                found[number] = likeliest_place(items[number], rows[mask].cpu().numpy(), self.labels)
-        return found
 
     def on_features(self, batch: Batch, by_stream: Mapping[str, Tensor]) -> Tensor:
         """Scores by stream, (batch, token) or (batch, height, width) of pixels, to (batch, feature)."""

@@ -74,9 +74,9 @@ def resolve(wanted: Any, subject: Namer, item: Input | None = None) -> Target | 
 
 def _check_arguments(spec: _Spec, subject: Namer) -> None:
     """An error for a kind of output that was given too many arguments, or ones that the model has no use for."""
-    what = "answer" if subject.reads == "span" else "class or token"
+    one, two = ("answer", "answers") if subject.reads == "span" else ("class or token", "classes or tokens")
     if len(spec.arguments) != 2 if spec.kind == "contrast" else len(spec.arguments) > 1:
-        count = f"two, each a {what}" if spec.kind == "contrast" else f"one {what}, or none"
+        count = f"two {two}" if spec.kind == "contrast" else f"one {one}, or none"
         raise ValueError(f"the target {spec.kind}(...) takes {count}, and {spec.text!r} has {len(spec.arguments)}")
     known = {"": (), "token": ("at",), "mask": ("at",), "span": ("at", "of")}[subject.reads]
     for keyword in spec.keywords.keys() - set(known):

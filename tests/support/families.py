@@ -51,6 +51,7 @@ class Family:
 
 
 FAMILIES: dict[str, Callable[[], Family]] = {}
+OTHER_HEADS: dict[str, Callable[[], Family]] = {}  # not in sweeps over families: a head of a family that is there
 
 
 @cache
@@ -68,7 +69,7 @@ def subject_of(name: str) -> whence.Subject:
 
 def fresh(name: str) -> Family:
     """A new copy of a family, with the same weights every time."""
-    return FAMILIES[name]()
+    return (FAMILIES | OTHER_HEADS)[name]()
 
 
 class AllDouble(TorchFunctionMode):
@@ -290,6 +291,7 @@ def _pretrained(
     start: str = "",
     encode: Callable[[Any, Any], dict[str, Any]] | None = None,
     windows: bool = False,
+    into: dict[str, Callable[[], Family]] = FAMILIES,
     **config: Any,
 ) -> None:
     """Register a model class of transformers; `start` begins decoding, `encode` replaces the processor."""
@@ -312,7 +314,7 @@ def _pretrained(
         given = None if encode else made
         return Family(name, task, built, given, list(inputs), kwargs, sdpa=built._supports_sdpa, windows=windows)
 
-    FAMILIES[name] = build
+    into[name] = build
 
 
 # --- Text classification ----------------------------------------------------------------------------------------------
@@ -366,6 +368,28 @@ _filler = partial(_pretrained, "masked-lm", masked_texts("[MASK]"))
 _tagger("bert-tagger", "BertForTokenClassification", bert_tokenizer, **TEXT_SIZE)
 _answerer("distilbert-answerer", "DistilBertForQuestionAnswering", bert_tokenizer, **TEXT_SIZE, hidden_dim=64)
 _filler("albert-filler", "AlbertForMaskedLM", albert_tokenizer, **THREE_LAYERS, embedding_size=16)
+_other = partial(_tagger, into=OTHER_HEADS)
+_other("roberta-tagger", "RobertaForTokenClassification", roberta_tokenizer, **AFTER_PADDING)
+_other("modernbert-tagger", "ModernBertForTokenClassification", modernbert_tokenizer, **MODERN)
+_other("deberta-tagger", "DebertaV2ForTokenClassification", deberta_tokenizer, **DEBERTA)
+_other("xlnet-tagger", "XLNetForTokenClassification", xlnet_tokenizer, **XLNET)
+_other("gpt2-tagger", "GPT2ForTokenClassification", partial(gpt2_tokenizer, pad_token=END), **TEXT_SIZE)
+_other("llama-tagger", "LlamaForTokenClassification", partial(llama_tokenizer, pad_token="</s>"), **GROUPED)
+_other = partial(_answerer, into=OTHER_HEADS)
+_other("bert-answerer", "BertForQuestionAnswering", bert_tokenizer, **TEXT_SIZE)
+_other("roberta-answerer", "RobertaForQuestionAnswering", roberta_tokenizer, **AFTER_PADDING)
+_other("electra-answerer", "ElectraForQuestionAnswering", bert_tokenizer, **TEXT_SIZE, embedding_size=16)
+_other("modernbert-answerer", "ModernBertForQuestionAnswering", modernbert_tokenizer, **MODERN)
+_other("xlnet-answerer", "XLNetForQuestionAnsweringSimple", xlnet_tokenizer, **XLNET)
+_other = partial(_filler, into=OTHER_HEADS)
+_other("bert-filler", "BertForMaskedLM", bert_tokenizer, **TEXT_SIZE)
+_other("distilbert-filler", "DistilBertForMaskedLM", bert_tokenizer, **TEXT_SIZE, hidden_dim=64)
+_other("electra-filler", "ElectraForMaskedLM", bert_tokenizer, **TEXT_SIZE, embedding_size=16)
+_other("modernbert-filler", "ModernBertForMaskedLM", modernbert_tokenizer, **MODERN)
+_other("deberta-filler", "DebertaV2ForMaskedLM", deberta_tokenizer, **DEBERTA)
+_other = partial(_pretrained, "masked-lm", masked_texts("<mask>"), into=OTHER_HEADS)
+_other("roberta-filler", "RobertaForMaskedLM", roberta_tokenizer, **AFTER_PADDING)
+_other("mpnet-filler", "MPNetForMaskedLM", mpnet_tokenizer, **AFTER_PADDING)
 
 
 # --- Images -----------------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class Target(Storable):
     site: str = ""  # where the state is: a module's name, the number of a block, "embeddings", "word" or "mlp:NUMBER"
     position: str | int | None = None  # "deciding", "mean", "max" or the number of a token; None: deciding, else mean
     place: str = ""  # the token whose output is read, as views call it: "'Obama'", "'the' (token 7)"
-    of: str = ""  # "start", "end" or "span" of an answer, "output" of a regression; "": classes or tokens
+    of: str = ""  # "start", "end", "span" of an answer; "output" of a regression; "label" where several may hold
     vector: np.ndarray | None = None  # (width,) of a direction
 
     @classmethod
@@ -109,10 +109,10 @@ class Target(Storable):
             return self.name + places.get(self.position, f" at token {self.position}")
         words = {"log_probability": "log-probability", "log_odds": "log-odds", "margin": "margin to the runner-up"}
         kind = words.get(self.kind, "logit" if self.kind == "contrast" else self.kind)
-        forms = {"": f"{kind} of", "output": "output", "span": f"{kind} of the answer"}
+        forms = {"": f"{kind} of", "label": f"{kind} of", "output": "output", "span": f"{kind} of the answer"}
         of = forms.get(self.of, f"{kind} of the {self.of} of")
-        bare = self.of == "output" and self.name.startswith("output")  # outputs without names of their own
-        names = [name if bare else f"{of} {name!r}" for name in (self.name, self.against_name)]
+        bare = self.of == "output" and (not self.name or self.name.startswith("output"))  # it has no name of its own
+        names = [name or "output" if bare else f"{of} {name!r}" for name in (self.name, self.against_name)]
         return (" minus ".join(names) if self.kind == "contrast" else names[0]) + f" at {self.place}" * bool(self.place)
 
 

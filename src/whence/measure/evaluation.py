@@ -92,7 +92,7 @@ def _notes(subject: Subject, targets: list[Any], target: Any, cut: int) -> tuple
     elif known:
         notes.append(f"Explained: the label given, of {known} of {len(targets)} inputs.")
     elif not subject.generates:
-        notes.append("Explained: what the model predicts.")
+        notes.append("Explained: the output." if subject.regression else "Explained: what the model predicts.")
     if cut:
         notes.append(f"Cut to the model's length: {cut} of {len(targets)} inputs.")
     return tuple(notes)

@@ -175,7 +175,8 @@ def _guess(target: Target) -> tuple[str, ...]:
     if not target.predicted:
         return ()
     left_open = "no target was given" if target.kind == "logit" else "no class or token was named"
-    return (f"{left_open}: {target} is what the model predicts",)
+    is_what = "is of the label that the model finds likeliest" if target.of == "label" else "is what the model predicts"
+    return (f"{left_open}: {target} {is_what}",)
 
 
 def of_example(value: Any, row: int) -> Any:

@@ -19,6 +19,7 @@ from torch import Tensor
 from whence.core.inputs import Input, Target
 from whence.model.batching import MAX_TOKENS, Batch, ids_of
 from whence.model.discovery import At
+from whence.model.forward import GONE
 from whence.model.masked_inputs import Way, Zeroed, added_by_model, digest, hiding, ways
 from whence.model.places import tokens_read
 from whence.model.subject import Subject
@@ -57,7 +58,10 @@ class Answers:
     @cached_property
     def logits(self) -> np.ndarray:
         """(variant, class). Put together on demand, because those of a language model are long."""
-        return np.stack(self.rows).astype(float)
+        logits = np.stack(self.rows).astype(float)
+        if (logits < GONE / 2).any():
+            raise ValueError("answers were deleted with their tokens, and have no logits; hide tokens by another mask")
+        return logits
 
 
 @dataclass(eq=False)

@@ -155,7 +155,8 @@ def _of_output(target: Target, subject: Namer, item: Input | None) -> Target:
     if target.kind not in ("logit", "contrast"):
         raise ValueError(
             f"{subject.name} is a regression, whose output is a number and no class, so it has no {target.kind}; "
-            "explain the output itself (for a classifier, config.problem_type says so)"
+            "explain the output itself; of a classifier with one logit, config.problem_type is "
+            "'multi_label_classification'"
         )
     if target.index is None and len(subject.labels or ()) > 1 and item is not None:
         names = ", ".join(map(repr, subject.labels or ()))

@@ -150,7 +150,8 @@ class Aim:
     def _predicted(self, target: Target, index: int, item: Any) -> Target:
         """An open target as the prediction of this number."""
         name = answer_text(item, target.of, index) if target.of in ANSWERS else self._name_of(index)
-        return replace(target, index=index, name=name, predicted=True)
+        of = "label" if self._multi_label and not target.of else target.of
+        return replace(target, index=index, name=name, predicted=True, of=of)
 
     def classes(self, row: int, logits: Tensor) -> Tensor:
         """The logits among which the target of a row names its class, from the decision logits."""

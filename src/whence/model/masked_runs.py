@@ -24,7 +24,7 @@ from whence.model.masked_inputs import Way, Zeroed, added_by_model, digest, hidi
 from whence.model.places import tokens_read
 from whence.model.subject import Subject
 from whence.model.tap import Edit
-from whence.model.targets import Aim, StateSeen, names_class, of_logits
+from whence.model.targets import Aim, StateSeen, classes_of, names_class, of_logits
 
 MAX_KNOWN = 2**30  # bytes of answers that an engine remembers: the logits of a language model are long
 MAX_BYTES = 2**26  # bytes of masked inputs that wait to be run
@@ -53,12 +53,13 @@ class Answers:
 
     values: np.ndarray  # (variant,): the target
     probabilities: np.ndarray  # (variant,): p of the target's class; `values` where the target names no class
-    rows: list[np.ndarray]  # one array (class,) per variant
+    rows: list[np.ndarray]  # one array per variant: its decision
+    of: str = ""  # the target's: what of a decision the classes are
 
     @cached_property
     def logits(self) -> np.ndarray:
         """(variant, class). Put together on demand, because those of a language model are long."""
-        logits = np.stack(self.rows).astype(float)
+        logits = classes_of(torch.from_numpy(np.stack(self.rows)), self.of).double().numpy()
         if (logits < GONE / 2).any():
             raise ValueError("answers were deleted with their tokens, and have no logits; hide tokens by another mask")
         return logits
@@ -150,8 +151,8 @@ class MaskedRuns:
         for keys, row in zip(keys_of_asks, rows, strict=True):
             values = self._values(keys, aim, row)
             probabilities = self._values(keys, probability_aim, row) if names_class(aim.targets[row]) else values
-            classes = [aim.classes(row, torch.from_numpy(self._known.logits[key])).numpy() for key in keys]
-            answers.append(Answers(values, probabilities, classes))
+            rows_of_ask = [self._known.logits[key] for key in keys]
+            answers.append(Answers(values, probabilities, rows_of_ask, aim.targets[row].of))
         return answers
 
     def masked_values(self, batch: Batch, aim: Aim, keeps: Sequence[np.ndarray], how: Way = "auto") -> list[np.ndarray]:

@@ -18,7 +18,12 @@ OUTSIDE = ("o", "outside")  # labels, in small letters, of words that are part o
 def with_places(item: Input, reads: str, mask_id: int | None) -> Input:
     """The input with the tokens that are read whatever the target: an answer's context, or the only mask."""
     if reads == "span":
-        return replace(item, decides=tuple(i for i, part in enumerate(item.parts) if part == "context"))
+        context = tuple(i for i, part in enumerate(item.parts) if part == "context")
+        if not context:  # of a user's own encoder: a tokenizer's features always have their parts
+            raise ValueError(
+                "answers are found in a context, and no feature has the part 'context'; give parts in encode="
+            )
+        return replace(item, decides=context)
     if reads == "mask" and len(found := masks(item, mask_id)) == 1:
         return replace(item, decides=found)
     return item
@@ -44,7 +49,7 @@ def token_named(item: Input, at: Any) -> int:
         return int(at) % count
     found = [first for first, _ in occurrences(item, at)]
     found = found or [i for i, name in enumerate(item.features) if name.strip() == at.strip()]
-    if not found:
+    if not found or not at.strip():
         raise ValueError(
             f"at={at!r} is not in the text as whole tokens; give a word of the text, or a token's number below {count}"
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from whence.core.inputs import Input, Target
-from whence.model.places import first_pieces, likeliest_place, placed
+from whence.model.places import first_pieces, likeliest_place, placed, token_named
 from whence.model.subject import Subject
 from whence.model.target_specs import resolve
 
@@ -23,7 +23,7 @@ def pointed(subject: Subject, inputs: Sequence[Input], wanted: Sequence[Any]) ->
     unnamed = []
     for number, (item, target) in enumerate(zip(items, targets, strict=True)):
         if isinstance(target, Target) and not target.of_state and isinstance(target.position, int):
-            items[number] = replace(item, decides=(target.position,))
+            items[number] = replace(item, decides=(token_named(item, target.position),))
         elif not item.decides:
             unnamed.append(number)
     for number, place in zip(unnamed, _likeliest_places(subject, [items[n] for n in unnamed]), strict=True):

@@ -49,6 +49,7 @@ def resolve(wanted: Any, subject: Namer, item: Input | None = None) -> Target | 
     """
     if isinstance(wanted, Target):
         _check_target(wanted)
+        _check_fits(wanted, subject, item)
         return _of_output(wanted, subject, item) if subject.regression else wanted
     if callable(wanted):
         return wanted
@@ -182,6 +183,18 @@ def _check_target(target: Target) -> None:
             if not target.of_state
             else f"a {target.kind} is one of the outputs, and has no site; use a neuron, channel or direction"
         )
+
+
+def _check_fits(target: Target, subject: Namer, item: Input | None) -> None:
+    """An error for a Target of another kind of model, which would be read at a wrong place of the outputs."""
+    if target.of_state:
+        return
+    if isinstance(target.position, int) and subject.reads not in ("token", "mask"):
+        raise ValueError(f"{subject.name} decides once for the whole input, and Target.position is {target.position}")
+    answer, known = target.of in ANSWERS, item is not None or target.of in ANSWERS
+    if known and answer != (subject.reads == "span"):
+        wanted = "its 'start', its 'end' or its 'span'" if subject.reads == "span" else "a class, a token or an output"
+        raise ValueError(f"a target of {subject.name} is of {wanted}, and Target.of is {target.of!r}")
 
 
 def _state_target(spec: _Spec) -> Target:

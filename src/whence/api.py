@@ -112,7 +112,8 @@ def explain(
 ) -> Attribution | list[Attribution]:
     """Attribute the target to the features of one input (an Attribution) or of a list of inputs (a list).
 
-    `target`: a label, an index, a token's text, `kind(...)` such as "log_odds('positive')", a function
+    `target`: a label, an index, a token's text, `kind(...)` such as "log_odds('positive')", at a token as
+    "logit('B-PER', at='Obama')", an answer as "start('Paris')", a function
     `(logits, batch) -> (batch,)`, or a list with one per input; by default what the model predicts.
     """
     _check_call(subject, seed=seed, batch_size=batch_size, truncate=truncate, progress=progress)

@@ -179,8 +179,25 @@ def test_prompt_with_continuation(folders: dict[str, str]) -> None:
 def test_digits_as_target(folders: dict[str, str]) -> None:
     assert "target    logit of 'neutral'\n" in done("explain", TEXT, "-m", folders["bert"], "--target", 1)
     assert "target    logit of '3'\n" in done("explain", TEXT, "-m", folders["gpt2"], "--target", 3)
-    stars: Any = SimpleNamespace(generates=False, labels=("1", "2"))
+    stars: Any = SimpleNamespace(predicts_tokens=False, reads="", labels=("1", "2"))
     assert [arguments.target_of(stars, target) for target in (None, "2", "0", "good")] == [None, "2", 0, "good"]
+
+
+def test_tokens_and_answers_as_targets(tmp_path: Path) -> None:
+    for name in ("bert-tagger", "distilbert-answerer", "albert-filler"):
+        family(name).model.save_pretrained(tmp_path / name)
+        family(name).processor.save_pretrained(tmp_path / name)
+    tagger, answerer, filler = (tmp_path / name for name in ("bert-tagger", "distilbert-answerer", "albert-filler"))
+    file = tmp_path / "a.json"
+    shown = done("explain", TEXT, "-m", tagger, "--target", "logit('B-PER', at='film')", "--save", file)
+    assert "target    logit of 'B-PER' at 'film'\n" in shown
+    assert done("score", file, "-m", tagger, "--metric", "auac").startswith("auac = ")
+    pair = ("what was it ?", "it was 1990")
+    assert "target    logit of the start of '1990'\n" in done(
+        "explain", *pair, "-m", answerer, "--target", "start('1990')"
+    )
+    assert "target    logit of the answer '1990'\n" in done("explain", *pair, "-m", answerer, "--target", 1990)
+    assert "target    logit of ' house' at '[MASK]'\n" in done("explain", "a [MASK]", "-m", filler, "--target", "house")
 
 
 # --- compare --------------------------------------------------------------------------------------------------------

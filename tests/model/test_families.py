@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from families import FAMILIES, family, fresh, plain_inputs, plain_logits, plain_outputs
+from whence.core import tasks
 
 NAMES = list(FAMILIES)
 MODULES = ["torch-encoder", "torch-multihead", "torch-sdpa", "from-scratch"]
@@ -17,7 +18,7 @@ PRETRAINED = [name for name in NAMES if name not in MODULES]
 WITH_TEXT = [name for name in NAMES if name not in IMAGES]
 GENERATORS = ["gpt2", "gemma3", "t5", "bart", "marian"]
 PADDED = [*NAMES[: NAMES.index("vit")], "gpt-neox", "gemma2", "gemma3", "gpt-oss", "t5", "bart", "marian"]
-TASKS = {"text-classification", "image-classification", "causal-lm", "seq2seq-lm", "image-text", "module"}
+TASKS = set(tasks.NAMES)
 
 
 def _attentions(outputs: Any) -> list[torch.Tensor]:
@@ -95,21 +96,26 @@ def test_texts_split_into_pieces_and_differ_in_length(name: str) -> None:
     tensors = [plain_inputs(made, raw) for raw in made.inputs]
     lengths = [x["input_ids" if "input_ids" in x else "input"].shape[1] for x in tensors]
     assert len(set(lengths)) == 4
-    texts = [raw["text"] + " " + raw.get("pair", "") if isinstance(raw, dict) else raw for raw in made.inputs]
+    parts = ("text", "pair", "question", "context")
+    texts = [" ".join(raw.get(p, "") for p in parts) if isinstance(raw, dict) else raw for raw in made.inputs]
     assert any(length > len(text.split()) + 3 for length, text in zip(lengths, texts, strict=True))
 
 
 @pytest.mark.parametrize("name", PADDED)
 def test_padding_on_the_tokenizers_side_changes_nothing(name: str) -> None:
     made = family(name)
-    texts = [raw for raw in made.inputs if isinstance(raw, str)]
-    batch = dict(made.processor(texts, padding=True, return_tensors="pt"))
+    pairs = made.task == "question-answering"
+    texts = [raw for raw in made.inputs if isinstance(raw, str) or pairs]
+    given = zip(*(raw.values() for raw in texts), strict=True) if pairs else [texts]
+    batch = dict(made.processor(*map(list, given), padding=True, return_tensors="pt"))
     if made.task == "seq2seq-lm":
         batch["decoder_input_ids"] = torch.full((len(texts), 1), made.model.config.decoder_start_token_id)
     with torch.no_grad():
-        logits = made.model(**batch).logits
+        outputs = made.model(**batch)
+    logits = torch.stack([outputs.start_logits, outputs.end_logits], -1) if pairs else outputs.logits
+    every_token = made.task in ("causal-lm", "token-classification", "question-answering", "masked-lm")
     for padded, mask, text in zip(logits, batch["attention_mask"], texts, strict=True):
-        kept = padded[mask.bool()] if made.task == "causal-lm" else padded
+        kept = padded[mask.bool()] if every_token else padded
         torch.testing.assert_close(kept, plain_logits(made, text)[0], atol=1e-4, rtol=0)
 
 

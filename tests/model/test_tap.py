@@ -20,6 +20,7 @@ from families import FAMILIES, LABELS, LOGITS, REGIONS_AND_QUESTIONS, family, fr
 from whence.core.inputs import Input
 from whence.model.batching import Batch
 from whence.model.passes import Trace
+from whence.model.pointing import pointed
 from whence.model.subject import Subject
 from whence.model.tap import AttentionRecord
 
@@ -61,7 +62,7 @@ def items(name: str) -> list[Input]:
     raws = family(name).inputs
     if name == "vilt":  # only pictures of one shape share a batch
         raws = [{**raw, "image": raws[0]["image"]} for raw in raws]
-    encoded = [subject(name).encode(raw) for raw in raws]
+    encoded, _ = pointed(subject(name), [subject(name).encode(raw) for raw in raws], [None] * len(raws))
     if family(name).task != "seq2seq-lm":
         return encoded
     rows = [subject(name).rows(item) for item in encoded]
@@ -96,15 +97,32 @@ def plain(name: str, batch: Batch, implementation: str = "eager", **options: Any
         return run(model, batch, **options)
 
 
+def real_places(batch: Batch, row: int, numbers: Iterable[int]) -> list[int]:
+    """Where the tokens of these numbers stand in a padded row."""
+    real = batch.mask[row].nonzero()[:, 0].tolist()
+    return [real[number] for number in numbers]
+
+
 def decision(outputs: Any, batch: Batch) -> Tensor:
     """The logits that the model decides by, (batch, class), read from its outputs by hand."""
     if isinstance(outputs, Tensor):
         return outputs
     if "logits_per_image" in outputs:
         return outputs["logits_per_image"].diagonal()[:, None]
+    if "start_logits" in outputs:
+        rows = zip(outputs["start_logits"], outputs["end_logits"], strict=True)
+        places = [real_places(batch, row, item.decides) for row, item in enumerate(batch.inputs)]
+        return torch.stack(
+            [
+                torch.tensor([logit for place in own for logit in (start[place], end[place])])
+                for own, (start, end) in zip(places, rows, strict=True)
+            ]
+        )
     logits = next(outputs[name] for name in LOGITS if name in outputs)
     if logits.ndim == 2:
         return logits
+    if batch.inputs[0].decides:
+        return torch.stack([logits[n, real_places(batch, n, x.decides)[0]] for n, x in enumerate(batch.inputs)])
     ends = [max(row.nonzero()[:, 0].tolist()) for row in list(batch.streams.values())[-1]]
     return torch.stack([row[end] for row, end in zip(logits, ends, strict=True)])
 

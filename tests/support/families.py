@@ -40,7 +40,7 @@ class Family:
     """A small model with its processor, four raw examples, and what its architecture supports."""
 
     name: str
-    task: str  # text-classification, image-classification, causal-lm, seq2seq-lm, image-text, module
+    task: str  # one of whence.core.tasks
     model: nn.Module  # eval mode, float32
     processor: Any  # tokenizer, image processor, or both in one; None where kwargs hold encode=
     inputs: list[Any]  # four raw examples of different lengths
@@ -51,6 +51,7 @@ class Family:
 
 
 FAMILIES: dict[str, Callable[[], Family]] = {}
+OTHER_HEADS: dict[str, Callable[[], Family]] = {}  # not in sweeps over families: a head of a family that is there
 
 
 @cache
@@ -68,7 +69,7 @@ def subject_of(name: str) -> whence.Subject:
 
 def fresh(name: str) -> Family:
     """A new copy of a family, with the same weights every time."""
-    return FAMILIES[name]()
+    return (FAMILIES | OTHER_HEADS)[name]()
 
 
 class AllDouble(TorchFunctionMode):
@@ -290,6 +291,7 @@ def _pretrained(
     start: str = "",
     encode: Callable[[Any, Any], dict[str, Any]] | None = None,
     windows: bool = False,
+    into: dict[str, Callable[[], Family]] = FAMILIES,
     **config: Any,
 ) -> None:
     """Register a model class of transformers; `start` begins decoding, `encode` replaces the processor."""
@@ -306,13 +308,13 @@ def _pretrained(
         if "text_config" in config:
             settings = {**config, "text_config": {**vocabulary, **config["text_config"]}}
         built: Any = _drawn(lambda: model_class(model_class.config_class(**settings)))
-        if task.endswith("-lm"):
+        if task in ("causal-lm", "seq2seq-lm"):
             built.generation_config.max_new_tokens = 5
         kwargs = {"encode": partial(encode, made), "labels": SHAPES} if encode else {}
         given = None if encode else made
         return Family(name, task, built, given, list(inputs), kwargs, sdpa=built._supports_sdpa, windows=windows)
 
-    FAMILIES[name] = build
+    into[name] = build
 
 
 # --- Text classification ----------------------------------------------------------------------------------------------
@@ -341,6 +343,53 @@ _pair_classifier("xlnet", "XLNetForSequenceClassification", xlnet_tokenizer, **X
 _pair_classifier("mpnet", "MPNetForSequenceClassification", mpnet_tokenizer, **AFTER_PADDING)
 _classifier("gpt2-classifier", "GPT2ForSequenceClassification", partial(gpt2_tokenizer, pad_token=END), **TEXT_SIZE)
 _classifier("llama-classifier", "LlamaForSequenceClassification", partial(llama_tokenizer, pad_token="</s>"), **GROUPED)
+
+
+# --- Decisions at single tokens ---------------------------------------------------------------------------------------
+
+TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+QUESTIONS_IN_CONTEXT = [  # contexts have equally many tokens, so that they can go together
+    {"question": "who was singing ?", "context": "an old man was singing quietly"},
+    {"question": "what was it ?", "context": "but the house was warm ,"},
+    {"question": "where in the city did everybody walk ?", "context": "they walked along the river ."},
+    {"question": "what was disappointing ?", "context": "the actors were wonderful , but"},
+]
+
+
+def masked_texts(mask: str) -> list[Any]:
+    """Texts with one word masked."""
+    pair = {"text": f"two {mask} are playing", "pair": "the animals are outside"}
+    return [f"the actors were {mask} , but the ending was not", f"a {mask} film", f"{mask} laughed at the jokes", pair]
+
+
+_tagger = partial(_pretrained, "token-classification", TEXTS, **_names(TAGS))
+_answerer = partial(_pretrained, "question-answering", QUESTIONS_IN_CONTEXT)
+_filler = partial(_pretrained, "masked-lm", masked_texts("[MASK]"))
+_tagger("bert-tagger", "BertForTokenClassification", bert_tokenizer, **TEXT_SIZE)
+_answerer("distilbert-answerer", "DistilBertForQuestionAnswering", bert_tokenizer, **TEXT_SIZE, hidden_dim=64)
+_filler("albert-filler", "AlbertForMaskedLM", albert_tokenizer, **THREE_LAYERS, embedding_size=16)
+_other = partial(_tagger, into=OTHER_HEADS)
+_other("roberta-tagger", "RobertaForTokenClassification", roberta_tokenizer, **AFTER_PADDING)
+_other("modernbert-tagger", "ModernBertForTokenClassification", modernbert_tokenizer, **MODERN)
+_other("deberta-tagger", "DebertaV2ForTokenClassification", deberta_tokenizer, **DEBERTA)
+_other("xlnet-tagger", "XLNetForTokenClassification", xlnet_tokenizer, **XLNET)
+_other("gpt2-tagger", "GPT2ForTokenClassification", partial(gpt2_tokenizer, pad_token=END), **TEXT_SIZE)
+_other("llama-tagger", "LlamaForTokenClassification", partial(llama_tokenizer, pad_token="</s>"), **GROUPED)
+_other = partial(_answerer, into=OTHER_HEADS)
+_other("bert-answerer", "BertForQuestionAnswering", bert_tokenizer, **TEXT_SIZE)
+_other("roberta-answerer", "RobertaForQuestionAnswering", roberta_tokenizer, **AFTER_PADDING)
+_other("electra-answerer", "ElectraForQuestionAnswering", bert_tokenizer, **TEXT_SIZE, embedding_size=16)
+_other("modernbert-answerer", "ModernBertForQuestionAnswering", modernbert_tokenizer, **MODERN)
+_other("xlnet-answerer", "XLNetForQuestionAnsweringSimple", xlnet_tokenizer, **XLNET)
+_other = partial(_filler, into=OTHER_HEADS)
+_other("bert-filler", "BertForMaskedLM", bert_tokenizer, **TEXT_SIZE)
+_other("distilbert-filler", "DistilBertForMaskedLM", bert_tokenizer, **TEXT_SIZE, hidden_dim=64)
+_other("electra-filler", "ElectraForMaskedLM", bert_tokenizer, **TEXT_SIZE, embedding_size=16)
+_other("modernbert-filler", "ModernBertForMaskedLM", modernbert_tokenizer, **MODERN)
+_other("deberta-filler", "DebertaV2ForMaskedLM", deberta_tokenizer, **DEBERTA)
+_other = partial(_pretrained, "masked-lm", masked_texts("<mask>"), into=OTHER_HEADS)
+_other("roberta-filler", "RobertaForMaskedLM", roberta_tokenizer, **AFTER_PADDING)
+_other("mpnet-filler", "MPNetForMaskedLM", mpnet_tokenizer, **AFTER_PADDING)
 
 
 # --- Images -----------------------------------------------------------------------------------------------------------
@@ -603,7 +652,7 @@ def plain_inputs(family: Family, raw: Any) -> dict[str, torch.Tensor]:
     if "encode" in family.kwargs:
         return {name: torch.as_tensor(x)[None] for name, x in family.kwargs["encode"](raw)["tensors"].items()}
     parts = raw if isinstance(raw, dict) else {"image" if family.task == "image-classification" else "text": raw}
-    names = {"image": "images", "text": "text", "pair": "text_pair"}
+    names = {"image": "images", "text": "text", "pair": "text_pair", "question": "text", "context": "text_pair"}
     tensors = dict(family.processor(**{names[part]: value for part, value in parts.items()}, return_tensors="pt"))
     if family.task == "seq2seq-lm":
         tensors["decoder_input_ids"] = torch.tensor([[family.model.config.decoder_start_token_id]])
@@ -622,4 +671,6 @@ def plain_outputs(family: Family, raw: Any, **options: Any) -> Any:
 def plain_logits(family: Family, raw: Any) -> torch.Tensor:
     """The logits for one raw example, whatever the model calls them."""
     outputs = plain_outputs(family, raw)
+    if "start_logits" in outputs:
+        return torch.stack([outputs["start_logits"], outputs["end_logits"]], -1)
     return outputs if isinstance(outputs, torch.Tensor) else next(outputs[name] for name in LOGITS if name in outputs)

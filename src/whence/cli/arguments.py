@@ -20,13 +20,18 @@ from whence.core.specs import expression
 TEXT_MODEL, PICTURE_MODEL = "sst2", "digits"  # the embedded models that are used when none is named
 
 INPUT = 'A text, a picture file, or named parts as {"text": "...", "pair": "..."}; - reads one per line from stdin.'
-TARGET = "A label, class number or token, or a kind of them, as \"log_odds('positive')\"; default: the prediction."
+TARGET = (
+    "A label, class number or token, or a kind of them, as \"log_odds('positive')\", \"logit('B-PER', at='Obama')\" or "
+    "\"start('Paris')\"; default: the prediction."
+)
 SAVE = (
     "Write a file in the form that its ending names: .json (loads again), .html, .png, .svg, .pdf; .csv and .parquet "
     "where there is a table. May be repeated; numbered when there are several results."
 )
 InputText = Annotated[str, typer.Argument(metavar="INPUT", help=INPUT, show_default=False)]
-Pair = Annotated[str | None, typer.Argument(metavar="PAIR", help="The second part: pair, continuation, output.")]
+Pair = Annotated[
+    str | None, typer.Argument(metavar="PAIR", help="The second part: pair, continuation, output, context.")
+]
 Model = Annotated[str | None, typer.Option("--model", "-m", envvar="WHENCE_MODEL", help="A name, folder or hub id.")]
 Target = Annotated[str | None, typer.Option("--target", help=TARGET)]
 Save = Annotated[list[Path] | None, typer.Option("--save", metavar="FILE", help=SAVE)]
@@ -87,8 +92,9 @@ def _is_picture(raw: Any) -> bool:
 
 
 def target_of(subject: whence.Subject, target: str | None) -> str | int | None:
-    """A target as written: digits that are no label become a class number, unless the model generates tokens."""
-    if target is None or not target.isdecimal() or subject.generates or target in (subject.labels or ()):
+    """A target as written: digits that are no label become a class number, unless tokens or answers are predicted."""
+    written = subject.predicts_tokens or subject.reads == "span" or target in (subject.labels or ())
+    if target is None or not target.isdecimal() or written:
         return target
     return int(target)
 

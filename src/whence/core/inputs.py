@@ -28,6 +28,9 @@ class Input(Storable):
     box: tuple[float, float, float, float] | None = None  # left, top, right, bottom of that in the original
     size: tuple[int, int] | None = None  # width and height of the original picture
     generated: tuple[int, ...] = ()  # features that were generated, one row of scores each
+    # Numbers of the tokens whose outputs the decision is read from: one, or all of an answer's context; -1 for a token
+    # that was deleted. Empty where the model decides once for the whole input.
+    decides: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()  # what was done to the input, as truncation
 
     def __post_init__(self) -> None:
@@ -47,7 +50,9 @@ class Target(Storable):
     """The scalar that is explained, by name; `model/targets.py` computes it.
 
     Of the outputs: a logit, probability, log_probability, log_odds, margin or contrast of classes or tokens, or a
-    function. Of a state inside the model: a neuron, a channel, a direction.
+    function. Of a state inside the model: a neuron, a channel, a direction. A model that decides at single tokens is
+    read at a `position`; an extractive answer is `of` its "start", its "end" or both ("span"); the "output" of a
+    regression is a number that belongs to no class.
     """
 
     kind: str = "logit"
@@ -58,6 +63,8 @@ class Target(Storable):
     predicted: bool = False  # not asked for: it is what the model predicted
     site: str = ""  # where the state is: a module's name, the number of a block, "embeddings", "word" or "mlp:NUMBER"
     position: str | int | None = None  # "deciding", "mean", "max" or the number of a token; None: deciding, else mean
+    place: str = ""  # the token whose output is read, as views call it: "'Obama'", "'the' (token 7)"
+    of: str = ""  # "start", "end", "span" of an answer; "output" of a regression; "label" where several may hold
     vector: np.ndarray | None = None  # (width,) of a direction
 
     @classmethod
@@ -100,10 +107,13 @@ class Target(Storable):
                 "max": ", maximum",
             }
             return self.name + places.get(self.position, f" at token {self.position}")
-        if self.kind == "contrast":
-            return f"logit of {self.name!r} minus logit of {self.against_name!r}"
         words = {"log_probability": "log-probability", "log_odds": "log-odds", "margin": "margin to the runner-up"}
-        return f"{words.get(self.kind, self.kind)} of {self.name!r}"
+        kind = words.get(self.kind, "logit" if self.kind == "contrast" else self.kind)
+        forms = {"": f"{kind} of", "label": f"{kind} of", "output": "output", "span": f"{kind} of the answer"}
+        of = forms.get(self.of, f"{kind} of the {self.of} of")
+        bare = self.of == "output" and (not self.name or self.name.startswith("output"))  # it has no name of its own
+        names = [name or "output" if bare else f"{of} {name!r}" for name in (self.name, self.against_name)]
+        return (" minus ".join(names) if self.kind == "contrast" else names[0]) + f" at {self.place}" * bool(self.place)
 
 
 POSITIONS = ("deciding", "mean", "max")  # where a state is read, beside the number of a token
@@ -148,6 +158,7 @@ def merged_words(x: Input, starts: np.ndarray) -> Input:
         special=x.special[starts],
         words=x.words[starts],
         generated=tuple(int(np.searchsorted(starts, i, side="right")) - 1 for i in x.generated),
+        decides=tuple(int(np.searchsorted(starts, i, side="right")) - 1 for i in x.decides),
     )
 
 

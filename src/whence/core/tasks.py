@@ -12,6 +12,9 @@ class Task:
     required: tuple[str, ...] = ()  # named parts of an input
     optional: tuple[str, ...] = ()
     generates: bool = False
+    # What is decided at single tokens: "" nothing, there is one decision for the whole input; "token" a label of one
+    # token, "mask" the word at one token, "span" at which tokens an answer starts and ends.
+    reads: str = ""
     heads: tuple[str, ...] = ()  # tables of transformers.models.auto.modeling_auto that list the classes of models
     unlisted: tuple[str, ...] = ()  # what the names of classes contain that no table lists
     processor: str = "AutoTokenizer"  # the class of transformers that loads what encodes the inputs
@@ -31,6 +34,12 @@ TASKS = {
         ("source",), ("output",), generates=True, heads=("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",)
     ),
     "causal-lm": Task(("prompt",), ("continuation",), generates=True, heads=("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",)),
+    "token-classification": Task(("text",), reads="token", heads=("MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",)),
+    "question-answering": Task(
+        ("question", "context"), reads="span", heads=("MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",)
+    ),
+    # After those that generate: transformers lists Bart and XLM as masked language models too.
+    "masked-lm": Task(("text",), ("pair",), reads="mask", heads=("MODEL_FOR_MASKED_LM_MAPPING_NAMES",)),
     "image-text": Task(
         ("image", "text"),
         heads=(

@@ -213,6 +213,10 @@ def _targets(subject: Subject, given: list[Any], labels: Labels) -> list[list[An
         raise ValueError(f"labels is 'target' or 'all', not {labels!r}")
     if not subject.labels or subject.generates:
         raise ValueError(f"labels='all' needs classes with names, and {subject.name} has none; use labels='target'")
+    if subject.reads:
+        raise ValueError(
+            f"labels='all' needs one decision per input, and {subject.name} labels every token; use labels='target'"
+        )
     return [list(range(len(subject.labels)))] * len(given)
 
 

@@ -41,8 +41,10 @@ def as_target(subject: Subject, label: Any) -> Any:
     """A label as a target: by name where the model has it, else by number; of generated text, the token itself."""
     if subject.task == "seq2seq-lm":
         return None
-    if subject.generates or label in (subject.labels or ()):
-        return label
+    if subject.regression and len(subject.labels or ()) <= 1:
+        return None  # a label is the number that the output should be, and the output is explained
+    if subject.predicts_tokens or subject.reads == "span" or label in (subject.labels or ()):
+        return label  # a token, or an answer, may be a number
     number = label
     if isinstance(label, str):
         number = float(label) if re.fullmatch(r"\d+(\.0*)?", label.strip()) else label

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from whence.core import registry
+from whence.core.inputs import Input, Target
 from whence.core.scoreboards import Scoreboard
 from whence.core.statistics import means_of
 from whence.measure.datasets import as_target, read
@@ -24,7 +25,8 @@ from whence.measure.plans import (
     weights_digest,
 )
 from whence.model.subject import Subject
-from whence.model.targets import of_logits
+from whence.model.target_specs import resolve
+from whence.model.targets import names_class
 
 
 def evaluated(
@@ -69,14 +71,17 @@ def evaluated(
         hidden=hidden_by_each(subject, encoded.first, plan.metrics),
         curves=result.mean_curves(),
         notes=(*_notes(subject, targets, target, encoded.cut), *not_judged(measures, names)),
-        axes=tuple(_axes(subject, record, options, target) for record, options in measures),
+        axes=tuple(_axes(subject, encoded.first, record, options, target) for record, options in measures),
     )
 
 
-def _axes(subject: Subject, record: registry.Record, options: dict[str, Any], target: Any) -> tuple[str, ...]:
+def _axes(
+    subject: Subject, first: Input, record: registry.Record, options: dict[str, Any], target: Any
+) -> tuple[str, ...]:
     """The axes of a metric's curve; a target that names no class stands in for p of the class."""
-    names_class = target is None or of_logits(subject.aim([target]).targets[0])
-    return tuple("the target" if axis == CHANCE and not names_class else axis for axis in record.axes_of(options))
+    known = resolve(target, subject, None if subject.generates else first)
+    has_chance = isinstance(known, Target) and names_class(known)
+    return tuple("the target" if axis == CHANCE and not has_chance else axis for axis in record.axes_of(options))
 
 
 def _notes(subject: Subject, targets: list[Any], target: Any, cut: int) -> tuple[str, ...]:
@@ -88,7 +93,7 @@ def _notes(subject: Subject, targets: list[Any], target: Any, cut: int) -> tuple
     elif known:
         notes.append(f"Explained: the label given, of {known} of {len(targets)} inputs.")
     elif not subject.generates:
-        notes.append("Explained: what the model predicts.")
+        notes.append("Explained: the output." if subject.regression else "Explained: what the model predicts.")
     if cut:
         notes.append(f"Cut to the model's length: {cut} of {len(targets)} inputs.")
     return tuple(notes)

@@ -151,7 +151,7 @@ def encode_examples(
     for number, (raw, aims, truth) in enumerate(zip(raws, targets, truths, strict=True)):
         try:
             item = subject.encode(raw, truncate=truncate)
-            aims = [_with_its_state(subject, aim) for aim in aims]
+            aims = [_with_its_state(subject, aim, item) for aim in aims]
             if truth is not None and not subject.generates:  # generated tokens add rows and features
                 marks(item, truth, (len(item.features),))
         except (ValueError, TypeError, OSError, LookupError) as error:
@@ -167,9 +167,9 @@ def encode_examples(
     return tuple(examples), Encoded(first, items, cut)
 
 
-def _with_its_state(subject: Subject, target: Any) -> Any:
+def _with_its_state(subject: Subject, target: Any, item: Input) -> Any:
     """A target as it was given; one inside the model with all that it reads, so that a vector's file is read once."""
-    known = resolve(target, subject)
+    known = resolve(target, subject, None if item.generated else item)
     return known if isinstance(known, Target) and known.of_state else target
 
 

@@ -21,7 +21,8 @@ from whence.model.subject import Subject
 from whence.model.targets import Aim
 from whence.propagation.parts import Layers, Sources, Split
 
-TASKS = ("text-classification", "image-classification", "causal-lm", "module")
+AT_TOKENS = ("token-classification", "question-answering", "masked-lm")
+TASKS = ("text-classification", "image-classification", "causal-lm", *AT_TOKENS, "module")
 _MOST_BYTES = 2**28  # of the parts of examples that are processed together
 
 Reduce = Callable[[Tensor, Tensor], Tensor]  # parts (source and rest, batch, token, width), whole -> (batch, to, from)

@@ -13,6 +13,7 @@ from whence.core.registry import Explained, Record
 from whence.core.results import Attribution
 from whence.model.batching import Batch, shown
 from whence.model.masked_runs import MaskedRuns
+from whence.model.pointing import pointed
 from whence.model.subject import Subject
 from whence.model.target_specs import of_generated
 from whence.model.targets import Aim
@@ -76,7 +77,7 @@ class Settings:
 
 
 @dataclass(eq=False)
-class _Rows:
+class Rows:
     """What is run: one row per row of scores, which is an input or a generated token of one, with its target."""
 
     inputs: list[Input] = field(default_factory=list)
@@ -89,7 +90,7 @@ def explained(
 ) -> list[list[Attribution]]:
     """Every method on every input: attributions[input][method]. Methods share the passes of every batch."""
     _check_tasks(subject, specs)
-    rows = _rows_of(subject, items, targets)
+    rows = rows_of(subject, items, targets)
     if not rows.inputs:
         return []
     found: list[list[Attribution]] = [[] for _ in rows.inputs]  # [row][method]
@@ -110,14 +111,15 @@ def _check_tasks(subject: Subject, specs: list[Spec]) -> None:
             raise ValueError(f"{record.name} works on {fitting} models, and {subject.name} is a {subject.task} model")
 
 
-def _rows_of(subject: Subject, items: list[Input], targets: list[Any]) -> _Rows:
+def rows_of(subject: Subject, items: list[Input], targets: list[Any]) -> Rows:
     """The rows of inputs, in order."""
-    rows = _Rows()
+    rows = Rows()
     for item, target in zip(items, targets, strict=True):
         own = [(row, of_generated(subject, target, token)) for row, token in subject.rows(item)] or [(item, target)]
         rows.places.append(list(range(len(rows.inputs), len(rows.inputs) + len(own))))
         rows.inputs += [row for row, _ in own]
         rows.targets += [target for _, target in own]
+    rows.inputs, rows.targets = pointed(subject, rows.inputs, rows.targets)
     return rows
 
 
@@ -174,7 +176,8 @@ def _guess(target: Target) -> tuple[str, ...]:
     if not target.predicted:
         return ()
     left_open = "no target was given" if target.kind == "logit" else "no class or token was named"
-    return (f"{left_open}: {target} is what the model predicts",)
+    is_what = "is of the label that the model finds likeliest" if target.of == "label" else "is what the model predicts"
+    return (f"{left_open}: {target} {is_what}",)
 
 
 def of_example(value: Any, row: int) -> Any:

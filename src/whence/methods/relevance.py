@@ -82,7 +82,7 @@ def attnlrp(
     signed=False,
     needs=("attention_gradient", "deciding"),
     paper="arXiv:2012.09838",
-    tasks=("text-classification", "image-classification"),
+    tasks=("text-classification", "image-classification", "token-classification", "question-answering", "masked-lm"),
 )
 def transformer_attribution(
     subject: Subject, batch: Batch, target: Aim, *, start_layer: FirstLayer = 0, normalise: bool = False

@@ -60,6 +60,20 @@ class Batch:
         mask = self.mask if stream == "*" else self.streams[stream]
         return mask.shape[1] - 1 - mask.flip(1).to(torch.int).argmax(1)
 
+    @property
+    def decides(self) -> Tensor:
+        """The positions of the tokens that decisions are read from, (batch, place); -1 for none.
+
+        Where no token was named, it is the first one that is not special.
+        """
+        mask = next(iter(self.streams.values()))
+        first = mask.to(torch.int).argmax(1).tolist()
+        places = [item.decides or (int(np.argmin(item.special)),) for item in self.inputs]
+        positions = torch.full((len(self), max(map(len, places))), -1)
+        for row, (own, start) in enumerate(zip(places, first, strict=True)):
+            positions[row, : len(own)] = torch.tensor([-1 if place < 0 else place + start for place in own])
+        return positions.to(mask.device)
+
     def span(self, stream: str) -> slice:
         """Where a stream lies on the feature axis."""
         if stream == "*":
@@ -155,7 +169,7 @@ def buckets(
             (name, array.shape[1:] if is_sequence(name, array, lengths[stream_of(name, names)]) else array.shape)
             for name, array in sorted(item.tensors.items())
         )
-        return fixed, tuple(lengths.values())
+        return (fixed, len(item.decides)), tuple(lengths.values())  # answers are numbered by the tokens of a context
 
     keys = [key(number) for number in range(len(inputs))]
     group: list[int] = []

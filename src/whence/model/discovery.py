@@ -143,7 +143,10 @@ class Discovery:
 
     def deciding_tokens(self, batch: Batch, stream: str) -> Tensor | None:
         """The tokens of a stream that the output reads, (batch, token) bool; None where they follow no simple rule."""
-        rule, mask = self._reading_rules.get(stream), batch.mask if stream == "*" else batch.streams.get(stream)
+        mask = batch.mask if stream == "*" else batch.streams.get(stream)
+        if mask is not None and all(len(item.decides) == 1 for item in batch.inputs):
+            return torch.nn.functional.one_hot(batch.decides[:, 0], mask.shape[1]).bool()
+        rule = self._reading_rules.get(stream)
         if rule is None or mask is None:
             return None
         if rule == "all":
@@ -236,7 +239,8 @@ class Discovery:
                 # also on the eager path: in double precision, a padded row may become NaN there
                 with lent(self._forward.model), attention_path(self._forward.model, "eager"):
                     padded.append(logits([longer, shorter], side))
-                gap = torch.stack([p.float()[1] - alone[0] for p in padded]).abs().max()
+                # a longer context has more answers; those of the shorter one come first
+                gap = torch.stack([p.float()[1, : alone.shape[1]] - alone[0] for p in padded]).abs().max()
                 if bool(gap <= tolerance * alone.abs().max().clamp(min=1e-6)):
                     self.padding_side = side
                     return

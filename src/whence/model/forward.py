@@ -18,6 +18,7 @@ from whence.model.self_changes import SelfChanges
 from whence.model.watching import Site, states_at
 
 Changes = Mapping[Site, Callable[[Tensor], Tensor]]
+GONE = -1e4  # the logit of an answer at a token that was deleted, or that only padding stands for: its p is 0
 
 
 class Forward:
@@ -33,10 +34,11 @@ class Forward:
         *,
         generates: bool,
         output: Callable[[Any], Tensor] | None,
+        reads: str = "",
         classes: int | None = None,
     ) -> None:
         self.model, self._classes = model, classes  # how many classes have names; None where that is not known
-        self._generates, self._output = generates, output
+        self._generates, self._output, self._reads = generates, output, reads
         self.self_changes = SelfChanges(model)
         self._shuffles: bool | None = None  # the model draws the order of its patches; None: not known yet
 
@@ -77,14 +79,25 @@ class Forward:
                 "tokenizer, processor or encode= fits it"
             ) from error
 
-    def decision(self, outputs: Any, batch: Batch) -> Tensor:
-        """The logits that the model decides by: (batch, class); for generated text those at the last real position."""
+    def logits(self, outputs: Any) -> Tensor:
+        """The logits among what the model returned, axes as the model has them."""
         logits = self._output(outputs) if self._output is not None else logits_of(outputs)
         if not isinstance(logits, Tensor):
             raise ValueError(
                 f"no logits were found in the output of {type(self.model).__name__}, a {type(outputs).__name__}; "
                 "pass whence.wrap(..., output=function) that returns them, shape (batch, class)"
             )
+        return logits
+
+    def decision(self, outputs: Any, batch: Batch) -> Tensor:
+        """The logits that the model decides by: (batch, class).
+
+        For generated text those at the last real position; of a model that decides at single tokens, those at the
+        tokens that `batch.decides` names, one after the other.
+        """
+        logits = self.logits(outputs)
+        if logits.ndim == 3 and self._reads:
+            return _at_tokens(logits, batch.decides)
         if logits.ndim == 3 and self._generates:
             last = batch.last_tokens(list(batch.streams)[-1])
             return logits[torch.arange(len(batch), device=logits.device), last]
@@ -136,6 +149,17 @@ def _of_an_operation(error: Exception) -> bool:
 Seen = tuple[Tensor, dict[Site, Tensor]]  # decision logits, and states by site
 
 
+def _at_tokens(logits: Tensor, places: Tensor) -> Tensor:
+    """(batch, token, class) at some tokens, (batch, place): (batch, place x class)."""
+    examples = torch.arange(len(logits), device=logits.device)
+    if places.shape[1] == 1:
+        return logits[examples, places[:, 0]]
+    rows = logits[examples[:, None], places.clamp(min=0)]
+    if bool((places < 0).any()):
+        rows = torch.where((places < 0)[..., None], torch.full_like(rows, GONE), rows)
+    return rows.flatten(1)
+
+
 class PatchesInOrder(TorchFunctionMode):
     """Keeps the patches of a model that shuffles all of them (ViLT) in order: each feature then has a known place.
 
@@ -161,6 +185,8 @@ def logits_of(outputs: Any) -> Any:
     similarity = getattr(outputs, "logits_per_image", None)
     if similarity is not None:
         return similarity.diagonal()[:, None]
+    if getattr(outputs, "start_logits", None) is not None:
+        return torch.stack([outputs.start_logits, outputs.end_logits], -1)  # (batch, token, start and end)
     for name in ("logits", "question_answering_score", "prediction_logits"):
         if getattr(outputs, name, None) is not None:
             return getattr(outputs, name)

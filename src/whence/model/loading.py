@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,9 @@ from whence.model.subject import Subject
 
 # Endings of buffers that older versions of transformers saved and newer ones compute.
 _RECOMPUTED = ("position_ids", "token_type_ids", "attn.bias", "attn.masked_bias", "inv_freq", "relative_position_index")
+# Endings of weights of heads that models of other tasks leave out, as checkpoints of pretrained models have them.
+_OTHER_HEADS = tuple(f"{head}.{end}" for head in ("pooler.dense", "seq_relationship") for end in ("weight", "bias"))
+_NOT_TEXT = {"bbox", "image", "pixel_values", "input_features", "visual_feats", "xpath_tags_seq"}  # arguments
 _TOKENIZER_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "source.spm", "merges")  # how their names begin
 
 
@@ -58,7 +63,7 @@ def wrap(
         labels = ("similarity",)  # of picture and text: the only logit that such a model has
     elif labels is None:
         labels = _labels_of(model, task)
-    return Subject(
+    subject = Subject(
         model,
         processor,
         task=task,
@@ -69,6 +74,10 @@ def wrap(
         name=str(name),
         classes=named,
     )
+    if subject.regression and all(re.fullmatch(r"LABEL_\d+", label) for label in subject.labels or ()):
+        count = len(subject.labels or ())  # the config gives no names
+        subject.labels = ("output",) if count == 1 else tuple(f"output {number}" for number in range(count))
+    return subject
 
 
 def load(
@@ -130,7 +139,7 @@ def _task_of(model: nn.Module) -> str:
         for table in task.heads:
             entries = getattr(modeling_auto, table, {}).values()  # a class's name, or several
             listed = {one for entry in entries for one in (entry if isinstance(entry, tuple) else (entry,))}
-            if classes & listed:
+            if classes & listed and (not task.reads or _reads_texts(model, task.reads)):
                 return name
     class_name = type(model).__name__
     return next(
@@ -138,10 +147,17 @@ def _task_of(model: nn.Module) -> str:
     )
 
 
+def _reads_texts(model: nn.Module, reads: str) -> bool:
+    """Whether a model that decides at tokens is fed with texts alone, and finds answers in them, not in a table."""
+    arguments = inspect.signature(model.forward).parameters
+    return not arguments.keys() & _NOT_TEXT and (reads != "span" or "start_positions" in arguments)
+
+
 def _labels_of(model: nn.Module, task: str) -> list[str] | None:
-    """The names of the classes in the model's config; None for models that predict tokens."""
+    """The names of the classes in the model's config; None for models that predict tokens or answers."""
     names = getattr(getattr(model, "config", None), "id2label", None)
-    return [str(names[key]) for key in sorted(names)] if names and not tasks.TASKS[task].generates else None
+    classes = not tasks.TASKS[task].generates and tasks.TASKS[task].reads in ("", "token")
+    return [str(names[key]) for key in sorted(names)] if names and classes else None
 
 
 def _module_name(model: nn.Module, module: str | nn.Module | None) -> str | None:
@@ -190,7 +206,7 @@ def _model(place: str, trust: dict[str, Any], options: dict[str, Any]) -> Any:
             f"{place!r} lacks weights that {architecture} needs, or has them in another shape ({_some_of(missing)}), "
             "so its answers would be random; load a checkpoint that was trained for this task"
         )
-    unused = sorted(key for key in info["unexpected_keys"] if not key.endswith(_RECOMPUTED))
+    unused = sorted(key for key in info["unexpected_keys"] if not key.endswith((*_RECOMPUTED, *_OTHER_HEADS)))
     if unused:
         raise ValueError(
             f"{place!r} holds weights that {architecture} with this config.json has no place for ({_some_of(unused)}), "

@@ -230,6 +230,8 @@ def _without(item: Input, gone: np.ndarray, name: str) -> Input:
     columns: dict[str, Any] = {name: getattr(item, name)[~gone] for name in ("special", "words", "offsets")}
     for name in ("features", "streams", "parts"):
         columns[name] = tuple(value for value, is_gone in zip(getattr(item, name), gone, strict=True) if not is_gone)
+    numbers = np.where(gone, -1, np.cumsum(~gone) - 1)
+    columns["decides"] = tuple(int(numbers[place]) if place >= 0 else -1 for place in item.decides)
     return replace(item, tensors=tensors, **columns)
 
 
@@ -240,6 +242,8 @@ def digest(item: Input) -> bytes:
     """A digest that is equal for inputs that the model cannot tell apart."""
     digest = hashlib.blake2b(digest_size=16)
     arrays = dict(item.tensors)
+    if item.decides:
+        arrays["$decides"] = np.array(item.decides)
     zeroed = getattr(item, "zeroed", None)
     for name, array in sorted(arrays.items()) if zeroed is None else [*sorted(arrays.items()), ("$zeroed", zeroed)]:
         digest.update(f"{name}{array.shape}{array.dtype.str}".encode())

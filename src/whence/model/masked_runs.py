@@ -19,10 +19,12 @@ from torch import Tensor
 from whence.core.inputs import Input, Target
 from whence.model.batching import MAX_TOKENS, Batch, ids_of
 from whence.model.discovery import At
+from whence.model.forward import GONE
 from whence.model.masked_inputs import Way, Zeroed, added_by_model, digest, hiding, ways
+from whence.model.places import tokens_read
 from whence.model.subject import Subject
 from whence.model.tap import Edit
-from whence.model.targets import Aim, StateSeen, of_logits
+from whence.model.targets import Aim, StateSeen, classes_of, names_class, of_logits
 
 MAX_KNOWN = 2**30  # bytes of answers that an engine remembers: the logits of a language model are long
 MAX_BYTES = 2**26  # bytes of masked inputs that wait to be run
@@ -51,12 +53,16 @@ class Answers:
 
     values: np.ndarray  # (variant,): the target
     probabilities: np.ndarray  # (variant,): p of the target's class; `values` where the target names no class
-    rows: list[np.ndarray]  # one array (class,) per variant
+    rows: list[np.ndarray]  # one array per variant: its decision
+    of: str = ""  # the target's: what of a decision the classes are
 
     @cached_property
     def logits(self) -> np.ndarray:
         """(variant, class). Put together on demand, because those of a language model are long."""
-        return np.stack(self.rows).astype(float)
+        logits = classes_of(torch.from_numpy(np.stack(self.rows)), self.of).double().numpy()
+        if (logits < GONE / 2).any():
+            raise ValueError("answers were deleted with their tokens, and have no logits; hide tokens by another mask")
+        return logits
 
 
 @dataclass(eq=False)
@@ -139,13 +145,14 @@ class MaskedRuns:
     ) -> list[Answers]:
         """Logits, the target and p of its class on every variant of every ask; arguments as in `values`."""
         rows = range(len(items)) if rows is None else rows
-        probability_aim = self.subject.aim([Target("probability", t.index if of_logits(t) else 0) for t in aim.targets])
+        probability_aim = self.subject.aim([_probability(target) for target in aim.targets])
         keys_of_asks = self._completed(items, asks, [aim, probability_aim], rows, logits=True)
         answers = []
         for keys, row in zip(keys_of_asks, rows, strict=True):
             values = self._values(keys, aim, row)
-            probabilities = self._values(keys, probability_aim, row) if of_logits(aim.targets[row]) else values
-            answers.append(Answers(values, probabilities, [self._known.logits[key] for key in keys]))
+            probabilities = self._values(keys, probability_aim, row) if names_class(aim.targets[row]) else values
+            rows_of_ask = [self._known.logits[key] for key in keys]
+            answers.append(Answers(values, probabilities, rows_of_ask, aim.targets[row].of))
         return answers
 
     def masked_values(self, batch: Batch, aim: Aim, keeps: Sequence[np.ndarray], how: Way = "auto") -> list[np.ndarray]:
@@ -183,7 +190,7 @@ class MaskedRuns:
                 self._check_position(item, ask, aims[0].targets[row])
                 logits_suffice = all(of_logits(aim.targets[row]) for aim in aims)
                 order.append([])
-                for key, make in self._variants(item, ask):
+                for key, make in self._variants(item, ask, aims[0].targets[row]):
                     order[-1].append(key)
                     if all((key, target) in known.values for target in wanted) and (not logits or key in known.logits):
                         continue
@@ -204,7 +211,7 @@ class MaskedRuns:
 
     def _check_position(self, item: Input, ask: Ask | list[Input], target: Target) -> None:
         """An error for a target at the token of some number where tokens are deleted: the numbers then change."""
-        if not isinstance(ask, Ask) or not isinstance(target.position, int) or ask.keep.all():
+        if not isinstance(ask, Ask) or not target.of_state or not isinstance(target.position, int) or ask.keep.all():
             return
         if "delete" in ways(self.subject, item, ask.mask).values():
             raise ValueError(
@@ -212,13 +219,18 @@ class MaskedRuns:
                 "hide them by another mask, as mask='auto'"
             )
 
-    def _variants(self, item: Input, ask: Ask | list[Input]) -> Iterator[tuple[Key, Callable[[], Input]]]:
+    def _variants(
+        self, item: Input, ask: Ask | list[Input], target: Target
+    ) -> Iterator[tuple[Key, Callable[[], Input]]]:
         """The key of every variant of an ask, and a function that makes the variant."""
         if isinstance(ask, list):
             for variant in ask:
                 yield (self.edit, digest(variant)), lambda variant=variant: variant  # type: ignore[misc]
             return
         item = replace(item, special=added_by_model(item)) if ask.special else item
+        if item.decides and "delete" in ways(self.subject, item, ask.mask).values():
+            read = np.isin(np.arange(len(item.features)), tokens_read(item, target))
+            item = replace(item, special=item.special | read)  # without the token there would be nothing to read
         variants_key = (self.edit, digest(item), item.special.tobytes(), ask.mask)
         if variants_key not in self._known.variants:
             self._known.variants[variants_key] = _Variants(hiding(self.subject, item, ask.mask))
@@ -301,6 +313,11 @@ class MaskedRuns:
     def _values(self, keys: list[Key], aim: Aim, row: int) -> np.ndarray:
         name = aim.key(row)
         return np.array([self._known.values[key, name] for key in keys], dtype=float)
+
+
+def _probability(target: Target) -> Target:
+    """The probability of what a target names; any logit for a target that names no class."""
+    return Target("probability", target.index, of=target.of) if names_class(target) else Target("logit", 0)
 
 
 def engine_of(subject: Subject, batch: Batch) -> MaskedRuns:

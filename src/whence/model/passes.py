@@ -221,8 +221,8 @@ class Pass:
         """The positions that the target reads, by stream: a CLS token, the last token, all, those of a neuron."""
         inside = self._aim.reads_states.to(value.device)
         if not inside.any():
-            return deciding_rows(records, logits, structure)
-        scalar = summary(logits[~inside]) + value[inside].sum()
+            return deciding_rows(records, self._aim.read(logits), structure)
+        scalar = summary(self._aim.read(logits)[~inside]) + value[inside].sum()
         if not scalar.requires_grad:  # the state precedes all attention
             return {}
         return last_rows(records, structure.connections, scalar)

@@ -22,6 +22,7 @@ from whence.model.forward import Forward
 from whence.model.lengths import Side, most_tokens
 from whence.model.loan import attention_path, configs, fingerprint, lent
 from whence.model.passes import Pass, Request, Streams, Trace, replaced, states_seen
+from whence.model.places import with_places
 from whence.model.precision import accumulation
 from whence.model.rules import Rules
 from whence.model.self_changes import SelfChanges
@@ -54,7 +55,7 @@ class Subject:
         self.name = name or type(model).__name__
         self.labels = tuple(labels) if labels is not None else None
         self._encode, self._output, self._embedding = encode, output, embedding
-        self._forward = Forward(model, generates=self.generates, output=output, classes=classes)
+        self._forward = Forward(model, generates=self.generates, output=output, reads=self.reads, classes=classes)
         self._collate = partial(_collate, model, self._tokenizer)
         self._discoveries: dict[tuple[str, ...], Discovery] = {}  # by kind of input
         self._layouts: dict[tuple[int, ...], encoding.Layout] = {}  # by shape of picture
@@ -83,6 +84,16 @@ class Subject:
     def generates(self) -> bool:
         """Whether the model predicts tokens, one after the other."""
         return TASKS[self.task].generates
+
+    @property
+    def reads(self) -> str:
+        """What is decided at single tokens: "token" a label, "mask" a word, "span" an answer; "" nothing."""
+        return TASKS[self.task].reads
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether classes are the tokens of the vocabulary."""
+        return self.generates or self.reads == "mask"
 
     @property
     def max_length(self) -> int | None:
@@ -114,6 +125,17 @@ class Subject:
         """Whether every class has a probability of its own, a sigmoid, instead of a share of one softmax."""
         return getattr(getattr(self.model, "config", None), "problem_type", None) == "multi_label_classification"
 
+    @property
+    def regression(self) -> bool:
+        """Whether outputs are numbers that belong to no class: where the config says so, or names one label alone.
+
+        transformers trains such a model by the squared error, unless `problem_type` makes it a classifier.
+        """
+        config = getattr(self.model, "config", None)
+        kind, count = getattr(config, "problem_type", None), getattr(config, "num_labels", None)
+        classifier = self.task in ("text-classification", "image-classification")
+        return classifier and (kind == "regression" or (kind is None and count == 1))
+
     # ---- names of tokens and classes ---------------------------------------------------------------------------------
 
     def pieces(self, text: str) -> list[tuple[int, str]]:
@@ -134,7 +156,7 @@ class Subject:
 
     def name_of(self, index: int) -> str:
         """The label of a class, or the text of a token."""
-        if self.generates and index >= 0:
+        if self.predicts_tokens and index >= 0:
             return encoding.readable(self._tokenizer, [index])[0]
         return self.labels[index] if self.labels and index < len(self.labels) else str(index)
 
@@ -173,6 +195,7 @@ class Subject:
         self._check_ids(item)
         if "pixel_values" in item.tensors and self._encode is None and self._layout(item) != guess:
             item = self._without_unused(encoding.encode(raw, **options, image_layout=self._layout(item)))
+        item = with_places(item, self.reads, self.mask_ids["mask"]) if self.reads else item
         return self._decoded(item) if self.task == "seq2seq-lm" and not item.generated else item
 
     def _check_ids(self, item: Input) -> None:

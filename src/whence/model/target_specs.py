@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from whence.core.inputs import POSITIONS, Target
+from whence.core.inputs import POSITIONS, Input, Target
 from whence.core.specs import expression
 from whence.core.wording import suggest
+from whence.model.places import ANSWERS, answer_named, first_pieces, masks, placed, span_number, token_named, words
 from whence.model.targets import FORMULAS, Function
 
 KINDS = tuple(FORMULAS)  # of a class or token
@@ -27,38 +29,142 @@ class Namer(Protocol):
     @property
     def generates(self) -> bool: ...
     @property
+    def reads(self) -> str: ...
+    @property
+    def predicts_tokens(self) -> bool: ...
+    @property
+    def regression(self) -> bool: ...
+    @property
+    def mask_ids(self) -> dict[str, int | None]: ...
+    @property
     def unknown(self) -> int | None: ...
     def name_of(self, index: int) -> str: ...
     def pieces(self, text: str) -> list[tuple[int, str]]: ...
 
 
-def resolve(wanted: Any, subject: Namer) -> Target | Function:
-    """What a caller wrote, as a Target: first a label, then an index, `kind(...)`, a token's text; or a function."""
-    if wanted is None:
-        return Target()
+def resolve(wanted: Any, subject: Namer, item: Input | None = None) -> Target | Function:
+    """What a caller wrote, as a Target: first a label, then an index, `kind(...)`, a token's text; or a function.
+
+    `item` is the input that it is about, in which words and answers are looked for.
+    """
     if isinstance(wanted, Target):
         _check_target(wanted)
-        return wanted
+        _check_fits(wanted, subject, item)
+        return _of_output(wanted, subject, item) if subject.regression else wanted
     if callable(wanted):
         return wanted
-    if isinstance(wanted, bool) or not isinstance(wanted, (str, int, np.integer)):
+    if isinstance(wanted, bool) or not isinstance(wanted, (str, int, np.integer, type(None))):
         raise ValueError(f"a target is a label, an index, a token's text or a function, not {wanted!r}")
     # kinds come before tokens: a vocabulary may hold "margin", and to some tokenizers any text is one unknown token
-    spec = None if wanted in (subject.labels or ()) else _parsed(wanted)
+    kinds = (*KINDS, *STATE_KINDS, *(ANSWERS if subject.reads == "span" else ()))
+    spec = None if wanted is None or wanted in (subject.labels or ()) else _parsed(wanted, kinds)
     if spec is None:
-        index = _known_index(wanted, subject)
-        return Target("logit", index, subject.name_of(index))
+        spec = _Spec(str(wanted), "logit", [] if wanted is None else [wanted], {})
     if spec.kind in STATE_KINDS:
         return _state_target(spec)
-    if spec.keywords or (len(spec.arguments) != 2 if spec.kind == "contrast" else len(spec.arguments) > 1):
-        count = "two classes or tokens" if spec.kind == "contrast" else "one class or token, or none"
-        given = len(spec.arguments) + len(spec.keywords)
-        raise ValueError(f"the target {spec.kind}(...) takes {count}, and {wanted!r} has {given}")
+    _check_arguments(spec, subject)
+    if subject.reads == "span":
+        return _answer_target(spec, item)
     indices = [_known_index(argument, subject) for argument in spec.arguments]
     names = [subject.name_of(index) for index in indices]
-    if spec.kind == "contrast":
-        return Target(spec.kind, indices[0], names[0], indices[1], names[1])
-    return Target(spec.kind, indices[0], names[0]) if indices else Target(spec.kind)
+    target = _numbered(Target(spec.kind), indices, names)
+    if subject.reads and item is not None:
+        return _at_token(target, spec, subject, item)
+    return _of_output(target, subject, item) if subject.regression else target
+
+
+def _check_arguments(spec: _Spec, subject: Namer) -> None:
+    """An error for a kind of output that was given too many arguments, or ones that the model has no use for."""
+    one, two = ("answer", "answers") if subject.reads == "span" else ("class or token", "classes or tokens")
+    if len(spec.arguments) != 2 if spec.kind == "contrast" else len(spec.arguments) > 1:
+        count = f"two {two}" if spec.kind == "contrast" else f"one {one}, or none"
+        raise ValueError(f"the target {spec.kind}(...) takes {count}, and {spec.text!r} has {len(spec.arguments)}")
+    known = {"": (), "token": ("at",), "mask": ("at",), "span": ("at", "of")}[subject.reads]
+    for keyword in spec.keywords.keys() - set(known):
+        if keyword == "at":
+            raise ValueError(
+                f"{subject.name} decides once for the whole input, not at a token; leave at= out of {spec.text!r}"
+            )
+        takes = " and ".join(f"{name}=" for name in known) or "no options"
+        raise ValueError(f"the target {spec.kind}(...) takes {takes}, and {spec.text!r} has {keyword}=")
+
+
+def _at_token(target: Target, spec: _Spec, subject: Namer, item: Input) -> Target:
+    """A label, or a word of the vocabulary, at one token; without one where the likeliest is looked for later."""
+    at = spec.keywords.get("at")
+    if at is not None:
+        return placed(target, item, token_named(item, at))
+    if item.decides:  # the only mask, or the token of an input that was explained before
+        return placed(target, item, item.decides[0])
+    if subject.reads == "mask":
+        found = masks(item, subject.mask_ids["mask"])
+        numbers = " or ".join(f'"probability(at={number})"' for number in found)
+        raise ValueError(
+            f"the text has {len(found)} masks, and one is explained; name the number of its token, as {numbers}"
+            if found
+            else f"the text has no mask; write {_mask_text(subject)} for the word that {subject.name} shall predict"
+        )
+    starts = first_pieces(item)
+    if target.index is not None and len(starts) > 1:
+        raise ValueError(
+            f"{subject.name} labels every token, and {spec.text!r} names none; write where it is read, as "
+            f'"logit({target.name!r}, at={words(item)[starts[0]]!r})"'
+        )
+    return target if target.index is None else placed(target, item, starts[0])
+
+
+def _mask_text(subject: Namer) -> str:
+    """The mask as it is written in a text."""
+    number = subject.mask_ids["mask"]
+    return "the tokenizer's mask token" if number is None else subject.name_of(number)
+
+
+def _answer_target(spec: _Spec, item: Input | None) -> Target:
+    """`start('Paris')`, `end('Paris')`, `span('Paris')`; other kinds are of the span unless `of=` says otherwise."""
+    of = spec.kind if spec.kind in ANSWERS else spec.keywords.get("of", "span")
+    if of not in ANSWERS or (spec.kind in ANSWERS and "of" in spec.keywords):
+        raise ValueError(
+            f"of= is one of 'start', 'end' and 'span', in a kind such as probability(...), not {spec.text!r}"
+        )
+    kind = "logit" if spec.kind in ANSWERS else spec.kind
+    if not spec.arguments:
+        if "at" in spec.keywords:
+            raise ValueError(f"at= says which of several equal answers is meant, and {spec.text!r} names no answer")
+        return Target(kind, of=of)
+    if item is None:
+        raise ValueError(f"the target {spec.text!r} names an answer, which is known only in its context")
+    at = spec.keywords.get("at")
+    places = list(at) if kind == "contrast" and isinstance(at, (list, tuple)) else [at] * len(spec.arguments)
+    if len(places) != len(spec.arguments):
+        raise ValueError(f"at= has one number per answer of a contrast, as at=(7, 12), and {spec.text!r} has another")
+    spans = [answer_named(item, answer, place) for answer, place in zip(spec.arguments, places, strict=True)]
+    numbers = [{"start": first, "end": last, "span": span_number(first, last)}[of] for first, last in spans]
+    return _numbered(Target(kind, of=of), numbers, [answer.strip() for answer in spec.arguments])
+
+
+def _numbered(target: Target, numbers: list[int], names: list[str]) -> Target:
+    """The target with the classes that it names: none, one, or the two of a contrast."""
+    if numbers:
+        target = replace(target, index=numbers[0], name=names[0])
+    return replace(target, against=numbers[1], against_name=names[1]) if len(numbers) > 1 else target
+
+
+def _of_output(target: Target, subject: Namer, item: Input | None) -> Target:
+    """A target of a regression: an output, or the difference of two; outputs have no probabilities."""
+    if target.of_state or target.kind == "function":
+        return target
+    if target.kind not in ("logit", "contrast"):
+        raise ValueError(
+            f"{subject.name} is a regression, whose output is a number and no class, so it has no {target.kind}; "
+            "explain the output itself; of a classifier with one logit, config.problem_type is "
+            "'multi_label_classification'"
+        )
+    if target.index is None and len(subject.labels or ()) > 1 and item is not None:
+        names = ", ".join(map(repr, subject.labels or ()))
+        raise ValueError(f"{subject.name} has several outputs, and none is the prediction; name one as target: {names}")
+    if target.index is None and len(subject.labels or ()) <= 1:
+        target = replace(target, index=0, name=subject.name_of(0))
+    return replace(target, of="output")
 
 
 def _check_target(target: Target) -> None:
@@ -77,6 +183,18 @@ def _check_target(target: Target) -> None:
             if not target.of_state
             else f"a {target.kind} is one of the outputs, and has no site; use a neuron, channel or direction"
         )
+
+
+def _check_fits(target: Target, subject: Namer, item: Input | None) -> None:
+    """An error for a Target of another kind of model, which would be read at a wrong place of the outputs."""
+    if target.of_state:
+        return
+    if isinstance(target.position, int) and subject.reads not in ("token", "mask"):
+        raise ValueError(f"{subject.name} decides once for the whole input, and Target.position is {target.position}")
+    answer, known = target.of in ANSWERS, item is not None or target.of in ANSWERS
+    if known and answer != (subject.reads == "span"):
+        wanted = "its 'start', its 'end' or its 'span'" if subject.reads == "span" else "a class, a token or an output"
+        raise ValueError(f"a target of {subject.name} is of {wanted}, and Target.of is {target.of!r}")
 
 
 def _state_target(spec: _Spec) -> Target:
@@ -132,7 +250,7 @@ def _known_index(wanted: Any, subject: Namer) -> int:
 
 def _index_of(wanted: Any, subject: Namer) -> int | None:
     """The index of a label, a class number or a single token; None for anything else."""
-    labels = subject.labels if not subject.generates else None
+    labels = subject.labels if not subject.predicts_tokens else None
     if isinstance(wanted, (int, np.integer)) and not isinstance(wanted, bool):
         if labels and not 0 <= wanted < len(labels):
             raise ValueError(f"the target index {wanted} is out of range: there are {len(labels)} classes, from 0")
@@ -145,7 +263,7 @@ def _index_of(wanted: Any, subject: Namer) -> int | None:
         alike = [number for number, label in enumerate(labels) if label.casefold() == wanted.casefold()]
         if len(alike) == 1:
             return alike[0]
-    if subject.generates and isinstance(wanted, str):
+    if subject.predicts_tokens and isinstance(wanted, str):
         pieces = subject.pieces(wanted)
         known = len(pieces) == 1 and (pieces[0][0] != subject.unknown or wanted.strip() == pieces[0][1].strip())
         return pieces[0][0] if known else None
@@ -153,16 +271,17 @@ def _index_of(wanted: Any, subject: Namer) -> int | None:
 
 
 def _unknown_target(wanted: Any, subject: Namer) -> ValueError:
-    if subject.generates and (not isinstance(wanted, str) or not wanted):
+    if subject.predicts_tokens and (not isinstance(wanted, str) or not wanted):
         return ValueError(f"a target names an index or a token's text, not {wanted!r}")
-    if subject.generates:
+    if subject.predicts_tokens:
         pieces = subject.pieces(wanted)
         if len(pieces) == 1:
             return ValueError(f"the target {wanted!r} is not in the vocabulary of {subject.name}; give a token that is")
         shown = ", ".join(repr(piece) for _, piece in pieces)
+        all_of_them = ", or explain them all with {'prompt': ..., 'continuation': ...}" * subject.generates
         return ValueError(
             f"the target {wanted!r} is {len(pieces)} tokens ({shown}), and a target is one; "
-            "give one of them, or explain them all with {'prompt': ..., 'continuation': ...}"
+            f"give one of them{all_of_them}"
         )
     labels = ", ".join(map(repr, subject.labels or ())) or "none that are known; give an index"
     near = suggest(str(wanted), subject.labels or ())
@@ -179,17 +298,17 @@ class _Spec(NamedTuple):
     keywords: dict[str, Any]
 
 
-def _parsed(text: Any) -> _Spec | None:
+def _parsed(text: Any, kinds: tuple[str, ...]) -> _Spec | None:
     """The kind and arguments of a written target; None for a text that names no kind."""
     written = str(text)
-    if written in KINDS:
+    if written in kinds and written not in STATE_KINDS:
         return _Spec(written, written, [], {})
     if short := re.fullmatch(r"mlp:(-?\d+):(\d+)", written):
         return _Spec(written, "neuron", [f"mlp:{short[1]}", int(short[2])], {})
     tree = expression(written.strip())
     if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
         return None
-    if tree.func.id not in (*KINDS, *STATE_KINDS) or any(keyword.arg is None for keyword in tree.keywords):
+    if tree.func.id not in kinds or any(keyword.arg is None for keyword in tree.keywords):
         return None
     try:
         keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in tree.keywords}

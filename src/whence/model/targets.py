@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from whence.core.inputs import Target
+from whence.model.places import ANSWERS, answer_text, entries
 from whence.model.precision import wide
 
 # (logits, batch) -> (batch,); with an attribute `states`, a list of places, (logits, batch, {place: state}) -> (batch,)
@@ -67,6 +68,26 @@ def of_logits(target: Target) -> bool:
     return target.kind in FORMULAS
 
 
+def names_class(target: Target) -> bool:
+    """Whether the target names something that has a probability: a class, a token or an answer."""
+    return of_logits(target) and target.of != "output"
+
+
+def classes_of(logits: Tensor, of: str) -> Tensor:
+    """The logits among which a target's class is numbered: (batch, class).
+
+    An extractive model gives starts and ends of an answer in turn, for every token of the context. The logit of a span
+    is the sum of that of its start and that of its end, so its p is over all spans of the context.
+    """
+    if of not in ANSWERS:
+        return logits
+    start, end = logits[..., 0::2], logits[..., 1::2]
+    if of != "span":
+        return start if of == "start" else end
+    last, first = torch.tril_indices(start.shape[-1], start.shape[-1], device=logits.device)  # as span_number counts
+    return start[..., first] + end[..., last]
+
+
 @dataclass(frozen=True, eq=False)
 class StateSeen:
     """A state inside the model, as a target reads it."""
@@ -117,13 +138,35 @@ class Aim:
         """Open targets become what these logits of the plain inputs predict; f(x) is kept."""
         if self.fixed:
             return
-        best = logits.argmax(-1).tolist()
         self.targets = [
-            Target(t.kind, b, self._name_of(b), t.against, t.against_name, True) if t.open else t
-            for t, b in zip(self.targets, best, strict=True)
+            self._predicted(target, int(classes_of(logits[row], target.of).argmax()), batch.inputs[row])
+            if target.open
+            else target
+            for row, target in enumerate(self.targets)
         ]
         with torch.no_grad():
             self.values = self(logits, batch, states).detach()
+
+    def _predicted(self, target: Target, index: int, item: Any) -> Target:
+        """An open target as the prediction of this number."""
+        name = answer_text(item, target.of, index) if target.of in ANSWERS else self._name_of(index)
+        of = "label" if self._multi_label and not target.of else target.of
+        return replace(target, index=index, name=name, predicted=True, of=of)
+
+    def classes(self, row: int, logits: Tensor) -> Tensor:
+        """The logits among which the target of a row names its class, from the decision logits."""
+        return classes_of(logits, self.targets[row].of)
+
+    def read(self, logits: Tensor) -> Tensor:
+        """The decision logits without those that belong to other tokens than the ones that the targets read."""
+        answers = [row for row, target in enumerate(self.targets) if target.of in ANSWERS and target.index is not None]
+        if not answers:
+            return logits
+        marks = torch.ones_like(logits)
+        for row in answers:
+            marks[row] = 0
+            marks[row, entries(self.targets[row])] = 1
+        return logits * marks
 
     def key(self, row: int) -> Hashable:
         """A key that is equal for targets that have the same value on the same input."""
@@ -131,7 +174,7 @@ class Aim:
         if function is not None:
             return function
         vector = None if target.vector is None else target.vector.tobytes()
-        return target.kind, target.index, target.against, target.site, target.position, vector
+        return target.kind, target.index, target.against, target.site, target.position, target.of, vector
 
     def chosen(self, rows: Sequence[int]) -> Aim:
         """The targets of these examples, for the batch chosen likewise."""
@@ -146,8 +189,9 @@ class Aim:
         self._check(logits, states)
         logits = wide(logits)
         out = logits.new_zeros(len(logits))
-        for kind in dict.fromkeys(t.kind for t in self.targets if not t.of_state and t.kind != "function"):
-            out = self._where([t.kind == kind for t in self.targets], self._class_values(kind, logits), out)
+        for kind, of in dict.fromkeys((t.kind, t.of) for t in self.targets if of_logits(t)):
+            own = [(t.kind, t.of) == (kind, of) for t in self.targets]
+            out = self._where(own, self._class_values(kind, classes_of(logits, of), own), out)
         for rows in self._rows_by_state().values():  # a position of one target need not exist in other examples
             target = self.targets[rows[0]]
             value = read_state(target, (states or {})[place_of(target.site)].chosen(rows))
@@ -168,10 +212,11 @@ class Aim:
     def _where(self, rows: list[bool], value: Tensor, other: Tensor) -> Tensor:
         return torch.where(torch.tensor(rows, device=other.device), value, other)
 
-    def _class_values(self, kind: str, logits: Tensor) -> Tensor:
-        """The formula of one kind, for the class or token of every example: (batch,)."""
-        index = torch.tensor([t.index or 0 if not t.of_state else 0 for t in self.targets], device=logits.device)
-        against = torch.tensor([t.against or 0 for t in self.targets], device=logits.device)
+    def _class_values(self, kind: str, logits: Tensor, rows: list[bool]) -> Tensor:
+        """The formula of one kind, for the class or token of these examples, and of class 0 for others: (batch,)."""
+        own = list(zip(self.targets, rows, strict=True))
+        index = torch.tensor([(t.index or 0) * is_own for t, is_own in own], device=logits.device)
+        against = torch.tensor([(t.against or 0) * is_own for t, is_own in own], device=logits.device)
         if self._multi_label and kind in _PROBABILITY_KINDS:  # the class is read as if it were the only output
             return FORMULAS[kind](_entry(logits, index)[:, None], torch.zeros_like(index), against)
         return FORMULAS[kind](logits, index, against)
@@ -185,14 +230,15 @@ class Aim:
                 f"the target reads a state inside the model, at {missing[0]!r}, and here only logits are known; "
                 "explain a logit, or use a method that runs the model"
             )
-        classes = logits.shape[-1]
         named = [t for t in self.targets if not t.of_state]
-        wrong = [i for t in named for i in (t.index or 0, t.against or 0) if not 0 <= i < classes]
-        if wrong:
-            raise ValueError(
-                f"the target index {wrong[0]} is out of range: there are {classes} classes or tokens, from 0"
-            )
-        if classes == 1 and any(t.kind == "margin" for t in named):
+        for target in named:
+            count = classes_of(logits[:1], target.of).shape[-1]
+            wrong = [i for i in (target.index or 0, target.against or 0) if not 0 <= i < count]
+            if wrong:
+                raise ValueError(
+                    f"the target index {wrong[0]} is out of range: there are {count} classes or tokens, from 0"
+                )
+        if logits.shape[-1] == 1 and any(t.kind == "margin" for t in named):
             raise ValueError("the model has one output, so there is no margin to a runner-up; use the logit")
 
 

@@ -23,6 +23,7 @@ from whence.core.inputs import Input
 from whence.core.registry import Record
 from whence.core.relevance_balance import Conservation, ModuleRelevance
 from whence.model.batching import Batch
+from whence.model.pointing import pointed
 from whence.model.subject import Subject
 from whence.model.target_specs import of_generated
 from whence.model.targets import Aim
@@ -48,6 +49,7 @@ def balanced(
         item, produced = rows[token]
         target = of_generated(subject, target, produced)
         notes += (f"one generated token of {len(rows)} is looked at: {subject.name_of(produced)!r}",)
+    (item,), (target,) = pointed(subject, [item], [target])
     batch, aim = subject.batch([item]), subject.aim([target])
     record, options = spec
     method_rows = tuple(balance(subject, batch, aim, record, options))

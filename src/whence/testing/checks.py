@@ -175,8 +175,9 @@ def output(trial: Trial) -> None:
         for target, value in zip(_per_row(a.target), np.atleast_1d(a.output), strict=True)
     ]
     for rows, batch, logits in trial.plain:
-        values = trial.subject.aim([stored[row][1] for row in rows])(logits, batch).tolist()
-        for row, value, best in zip(rows, values, logits.argmax(-1).tolist(), strict=True):
+        aim = trial.subject.aim([stored[row][1] for row in rows])
+        predicted = [int(aim.classes(place, logits[place]).argmax()) for place in range(len(rows))]
+        for row, value, best in zip(rows, aim(logits, batch).tolist(), predicted, strict=True):
             number, target, stored_value = stored[row]
             if not abs(value - stored_value) <= trial.fused * _scale(logits):
                 raise CheckFailed(f"input {number}: {stored_value:.7g} is stored as the {target}, which is {value:.7g}")

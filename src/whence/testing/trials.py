@@ -16,6 +16,7 @@ from whence import api
 from whence.core import registry
 from whence.core.registry import Record
 from whence.core.results import Attribution
+from whence.methods.explaining import rows_of
 from whence.model.batching import Batch
 from whence.model.subject import Subject
 
@@ -106,5 +107,5 @@ class Trial:
         A row is an input, or the part of it that one generated token could see.
         """
         items = [self.subject.encode(raw) for raw in self.inputs]
-        rows = [row for item in items for row in ([cut for cut, _ in self.subject.rows(item)] or [item])]
+        rows = rows_of(self.subject, items, [None] * len(items)).inputs
         return [(numbers, batch, self.subject.logits(batch)) for numbers, batch in self.subject.batches(rows)]

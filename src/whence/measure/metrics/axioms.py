@@ -98,7 +98,8 @@ def linearity(subject: Subject, case: Case) -> Metric:
         raise ValueError(f"linearity takes the logits of two classes or tokens, and {subject.name} has one output")
     if b is None:
         b = next(int(i) for i in np.argsort(-logits, kind="stable") if i != a)
-    targets = [Target("contrast", a, against=b), Target("logit", a), Target("logit", b)]
+    of = case.target.of
+    targets = [Target("contrast", a, against=b, of=of), Target("logit", a, of=of), Target("logit", b, of=of)]
     both, one, other = (scores_again(subject, replace(case, target=target), case.item) for target in targets)
     return _relative_distance(both, one - other)
 
@@ -179,9 +180,10 @@ def _check_same(subject: Subject, other: Subject, case: Case, tolerance: float) 
     keep = np.ones((4, len(case.scores)), bool)
     keep[:, case.free] = _coalitions(case, 2)
     inputs = list(masked(subject, case.item, keep))
-    one = MaskedRuns(subject).answers([case.item], [inputs], subject.aim([0]))[0].logits
+    logit = Target("logit", 0)  # of any class: the logits alone are looked at
+    one = MaskedRuns(subject).answers([case.item], [inputs], subject.aim([logit]))[0].logits
     try:
-        two = MaskedRuns(other).answers([case.item], [inputs], other.aim([0]))[0].logits
+        two = MaskedRuns(other).answers([case.item], [inputs], other.aim([logit]))[0].logits
     except (TypeError, RuntimeError, IndexError) as error:
         raise ValueError(
             f"other= takes what {subject.name} takes, and {other.name} cannot be run on it: {error}"

@@ -58,7 +58,8 @@ def target_text(a: Attribution) -> str:
     if a.scores.ndim == 2:
         kinds = {x.name if x.kind == "function" else x.kind.replace("_", "-") for x in targets}
         return f"{', '.join(sorted(kinds))} of {len(a.scores)} generated tokens, one row each"
-    return f"{targets[0]}, as the model predicts" if targets[0].predicted else str(targets[0])
+    why = ", the likeliest label" if targets[0].of == "label" else ", as the model predicts"
+    return f"{targets[0]}{why if targets[0].predicted else ''}"
 
 
 def _residual_text(residual: float | None, scores: np.ndarray) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar, overload
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ from whence.core.registry import Record
 from whence.core.relevance_balance import Conservation
 from whence.core.results import Attribution, Comparison
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
+from whence.core.specs import Between, checked
+from whence.core.wording import shown
 from whence.measure.arbitration import By, Labels, arbitrated
 from whence.measure.evaluation import evaluated
 from whence.measure.scoring import scored
@@ -56,6 +58,18 @@ TargetLikes: TypeAlias = TargetLike | Sequence[TargetLike]  # one for all inputs
 Truth: TypeAlias = str | Path | Sequence[Any] | npt.NDArray[Any] | Mapping[str, Any] | None
 # Examples for `evaluate` and `arbitrate`: inputs, records or Examples in a list; a data frame; a file or folder.
 Data: TypeAlias = str | Path | Sequence[Any] | Column | npt.NDArray[Any] | Frame
+
+Count = Annotated[int, Between(1, 10**9)]
+_SETTINGS: dict[str, Any] = {
+    "seed": Annotated[int, Between(0, 2**63 - 1)],
+    "batch_size": Count | None,
+    "limit": Count | None,
+    "fit": Count | None,
+    "token": Annotated[int, Between(-(10**9), 10**9)],
+    "truncate": bool,
+    "progress": bool,
+    "resume": str | Path | None,
+}
 
 
 @overload
@@ -101,7 +115,7 @@ def explain(
     `target`: a label, an index, a token's text, `kind(...)` such as "log_odds('positive')", a function
     `(logits, batch) -> (batch,)`, or a list with one per input; by default what the model predicts.
     """
-    _check_call(subject, seed, batch_size)
+    _check_call(subject, seed=seed, batch_size=batch_size, truncate=truncate, progress=progress)
     if method is not None:
         registry.resolve("method", method, options)  # what is wrong with it is said before anything is encoded
     items, targets, single = _encoded(subject, inputs, target, truncate)
@@ -150,9 +164,8 @@ def compare(
     progress: bool = False,
 ) -> Comparison | list[Comparison]:
     """Several methods on one input (a Comparison) or on each of a list (a list): one target, shared passes."""
-    _check_call(subject, seed, batch_size)
-    if isinstance(methods, str) or not methods:
-        raise ValueError(f"compare takes a list of methods, such as ['attention', 'gradient'], not {methods!r}")
+    _check_call(subject, seed=seed, batch_size=batch_size, truncate=truncate, progress=progress)
+    _check_specs("methods", methods)
     specs = [registry.resolve("method", spec) for spec in methods]
     items, targets, single = _encoded(subject, inputs, target, truncate)
     found = explained(subject, items, specs, targets, Settings(seed, batch_size, progress))
@@ -168,7 +181,7 @@ def attention_maps(
     subject: Subject, inputs: RawInput | RawInputs[Raw], *, truncate: bool = False
 ) -> AttentionMaps | list[AttentionMaps]:
     """All attention weights of one input (AttentionMaps) or of each of a list (a list), as the model used them."""
-    _check_call(subject, 0, None)
+    _check_call(subject, truncate=truncate)
     items, _, single = _encoded(subject, inputs, None, truncate)
     with subject.lent():
         found = [maps_of(subject, item) for item in items]
@@ -209,7 +222,7 @@ def conservation(
     `method` hands relevance down in one backward pass: lrp, attnlrp, gradient_x_input, each with options; the last is
     always there to compare. Of generated text, one `token` is looked at, by its number.
     """
-    _check_call(subject, 0, None)
+    _check_call(subject, token=token, truncate=truncate)
     spec = registry.resolve("method", method)
     items, targets, single = _encoded(subject, inputs, target, truncate)
     found = [balanced(subject, item, spec, aimed, token) for item, aimed in zip(items, targets, strict=True)]
@@ -255,7 +268,7 @@ def score(
     again, because an attribution cannot hold it. Every row of generated text counts as an example. Values that are not
     defined are left out of the mean.
     """
-    _check_call(subject, seed, None)
+    _check_call(subject, seed=seed)
     record, options = registry.resolve("metric", metric, options)
     single = isinstance(attributions, Attribution)
     found = [attributions] if isinstance(attributions, Attribution) else list(attributions)
@@ -288,10 +301,9 @@ def evaluate(
     method are measured on a few examples, by each method alone. `resume` names a file to which the values of every few
     examples are added as they are made; a run that was stopped goes on from it.
     """
-    _check_call(subject, seed, None)
-    for name, wanted in (("methods", methods), ("metrics", metrics)):
-        if isinstance(wanted, str) or not wanted:
-            raise ValueError(f"{name} is a list of at least one, such as ['{wanted or 'gae'}'], not {wanted!r}")
+    _check_call(subject, limit=limit, seed=seed, truncate=truncate, resume=resume, progress=progress)
+    _check_specs("methods", methods)
+    _check_specs("metrics", metrics)
     return evaluated(
         subject,
         data,
@@ -330,13 +342,15 @@ def arbitrate(
     judged on the others. `held_out` metrics judge the choice, because the one that chose cannot. A metric whose usual
     mask cannot hide such inputs, as "unknown" cannot hide patches, takes mask="auto".
     """
-    _check_call(subject, seed, None)
+    _check_call(subject, fit=fit, limit=limit, seed=seed, truncate=truncate, progress=progress)
     if by not in ("instance", "label", "set"):
         raise ValueError(f"by is 'instance', 'label' or 'set', not {by!r}")
     if fit is not None and by != "set":
         raise ValueError("fit sets examples apart for a choice for the set; give by='set' with it")
-    if isinstance(candidates, str) or not candidates:
-        raise ValueError(f"candidates are a list of methods, such as ['grid', 'gae'], not {candidates!r}")
+    _check_specs("candidates", candidates)
+    judges = [held_out] if isinstance(held_out, str) else held_out
+    if judges:
+        _check_specs("held_out", judges)
     return arbitrated(
         subject,
         data,
@@ -344,7 +358,7 @@ def arbitrate(
         metric,
         by=by,
         labels=labels or ("all" if by == "label" else "target"),
-        held_out=[held_out] if isinstance(held_out, str) else held_out,
+        held_out=judges,
         fit=fit,
         limit=limit,
         seed=seed,
@@ -379,11 +393,16 @@ def _encoded(subject: Subject, inputs: Any, target: Any, truncate: bool) -> tupl
     return items, [target] * len(raws) if targets is None else targets, several is None
 
 
-def _check_call(subject: Any, seed: Any, batch_size: Any) -> None:
+def _check_call(subject: Any, **settings: Any) -> None:
+    """Raise unless the subject is one and the settings of the call are of their kinds and within their bounds."""
     if not isinstance(subject, Subject):
         kind = type(subject).__name__
         raise TypeError(f"the first argument is a Subject, not a {kind}; make one with whence.load or whence.wrap")
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise ValueError(f"seed must be a whole number from 0, not {seed!r}")
-    if batch_size is not None and (not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1):
-        raise ValueError(f"batch_size must be a positive whole number, not {batch_size!r}")
+    for name, value in settings.items():
+        checked(name, value, _SETTINGS[name])
+
+
+def _check_specs(name: str, specs: Any) -> None:
+    if isinstance(specs, str) or not isinstance(specs, Sequence) or not specs:
+        example = specs if isinstance(specs, str) and specs else "auac" if name == "metrics" else "gae"
+        raise ValueError(f"{name} is a list of at least one, such as [{example!r}], not {shown(specs)}")

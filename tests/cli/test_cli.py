@@ -239,7 +239,7 @@ def test_values_are_literals_where_the_option_takes_them() -> None:
     ("code", "args", "message"),
     [
         (1, ["--method", "atention"], "unknown method 'atention'; did you mean 'attention'?"),
-        (1, ["--method", "attention", "--layer", "first"], "'layer' takes a whole number or"),
+        (1, ["--method", "attention", "--layer", "first"], "'layer' takes a whole number from"),
         (1, ["--method", "attention(layer=0)", "--layer", "1"], "'layer' is given twice"),
         (1, ["--target", "postive"], "did you mean 'positive'?"),
         (1, ["--target", "no such thing"], "negative"),

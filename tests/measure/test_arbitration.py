@@ -467,18 +467,18 @@ def test_the_command_without_its_data() -> None:
     [
         ({"by": "word"}, "by is 'instance', 'label' or 'set', not 'word'"),
         ({"labels": "some"}, "labels is 'target' or 'all', not 'some'"),
-        ({"candidates": []}, "candidates are a list of methods"),
-        ({"candidates": "gae"}, "candidates are a list of methods"),
+        ({"candidates": []}, "candidates is a list of at least one"),
+        ({"candidates": "gae"}, "candidates is a list of at least one"),
         ({"candidates": ["grid", "rolout"]}, "unknown method 'rolout'; did you mean 'rollout'"),
         ({"candidates": ["grid(heads=1)"]}, "grid takes one option, scores=True or scores=False"),
         ({"candidates": ["grid(scores=1)"]}, "grid takes one option, scores=True or scores=False"),
         ({"metric": "rtf"}, "unknown metric 'rtf'; did you mean 'rft'"),
         ({"held_out": "auuc"}, "unknown metric 'auuc'; did you mean"),
         ({"fit": 1}, "give by='set' with it"),
-        ({"by": "set", "fit": 0}, "above 0 and below 2 here, not 0"),
+        ({"by": "set", "fit": 0}, "fit takes a whole number from 1 to 1,000,000,000 or None, not 0"),
         ({"by": "set", "fit": 2}, "above 0 and below 2 here, not 2"),
         ({"data": []}, "the data is empty"),
-        ({"seed": -1}, "seed must be a whole number"),
+        ({"seed": -1}, "seed takes a whole number from 0 to"),
     ],
 )
 def test_bad_input(call: dict[str, Any], sentence: str) -> None:

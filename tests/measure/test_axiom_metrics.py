@@ -418,10 +418,10 @@ def test_a_folder_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_options_that_make_no_sense() -> None:
     for metric, message in [
-        ("dummy(draws=-1)", "draws is a number of random sets, at least 0, and -1 came"),
-        ("symmetry(tolerance=1.0)", "tolerance is a share from 0 to below 1, and 1.0 came"),
-        ("sensitivity(least=-0.1)", "least is a share from 0 to below 1"),
-        ("sensitivity(zero=2)", "zero is a share from 0 to below 1, and 2 came"),
+        ("dummy(draws=-1)", "'draws' takes a whole number from 0 to 10,000, not -1"),
+        ("symmetry(tolerance=1.0)", "'tolerance' takes a number at least 0 and below 1, not 1.0"),
+        ("sensitivity(least=-0.1)", "'least' takes a number at least 0 and below 1, not -0.1"),
+        ("sensitivity(zero=2)", "'zero' takes a number at least 0 and below 1, not 2"),
     ]:
         with pytest.raises(ValueError, match=message):
             measured(additive, metric)

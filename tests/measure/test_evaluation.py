@@ -235,8 +235,6 @@ def test_rows_in_python(planted: Any) -> None:
     assert datasets.read(frame[["text"]].rename(columns={"text": "sentence"})) == (texts, [None] * 3, [None] * 3)
     with pytest.raises(TypeError, match="not dict"):
         datasets.read({"text": texts})
-    with pytest.raises(ValueError, match="limit is how many"):
-        datasets.read(texts, -1)
 
 
 def test_a_number_is_a_token_to_a_language_model() -> None:

@@ -611,10 +611,10 @@ def test_refusals() -> None:
     subject = subject_of("bert")
     a = whence.explain(subject, "the unforgettable film", "random")
     for metric, options, message in [
-        ("auac", {"steps": 0}, "a curve has at least 1 step, and steps=0 came"),
-        ("comprehensiveness", {"bins": [0.1, 20.0]}, "bins are shares of the features between 0 and 1"),
-        ("sensitivity_n", {"share": 0.0}, "share is above 0 and at most 1"),
-        ("max_sensitivity", {"radius": 0.0}, "radius must be above 0"),
+        ("auac", {"steps": 0}, "'steps' takes a whole number from 1 to 10,000, not 0"),
+        ("comprehensiveness", {"bins": [0.1, 20.0]}, "'bins' takes a list of 1 to 1,000, each a number from 0 to 1"),
+        ("sensitivity_n", {"share": 0.0}, "'share' takes a number above 0 and at most 1"),
+        ("max_sensitivity", {"radius": 0.0}, "'radius' takes a number above 0"),
         ("localisation", {}, "localisation compares with a region of the picture"),
         ("positive_perturbation", {}, "takes no picture on a grid"),
         ("plausibility", {}, "give it as truth="),
@@ -909,7 +909,7 @@ def test_sign_agreement_has_nothing_to_say_without_signs_or_effects() -> None:
     assert np.isnan(scored(subject, [replace(true, residual=None, base=None)], "sign_agreement"))
     without, still = additive([0.0] * 4)
     assert np.isnan(scored(without, [replace(still, residual=0.0)], "sign_agreement(mask='zero')"))
-    with pytest.raises(ValueError, match="top is a number of features, at least 1, and 0 came"):
+    with pytest.raises(ValueError, match="'top' takes a whole number from 1"):
         whence.score(subject, replace(true, residual=0.0), "sign_agreement", top=0)
 
 

@@ -557,3 +557,9 @@ def test_the_whole_matrix_of_flows() -> None:
     rows = [Given(A, G, (token,))("flow") for token in range(5)]
     np.testing.assert_allclose(matrix, np.stack(rows), atol=1e-6)  # units of a millionth
     assert not np.allclose(matrix, matrix.T, atol=1e-3)
+
+
+def test_flow_refuses_to_count_further_than_its_solver() -> None:
+    """Summed heads reach 2.5 with a scale of 10^9: more than 32 bits hold, so that capacities would turn negative."""
+    with pytest.raises(ValueError, match=r"weights here sum to 2\.5: take a scale of at most 858,993,\d+, not 1,000"):
+        whence.explain(subject("bert", SINGLE), "a film", "flow(heads='sum', scale=1000000000)")

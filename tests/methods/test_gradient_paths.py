@@ -319,7 +319,7 @@ def test_padding_and_company_change_nothing(name: str, spec: str) -> None:
 
 def test_smoothgrad_takes_only_sound_numbers() -> None:
     for options in ({"samples": 0}, {"noise": -0.1}):
-        with pytest.raises(ValueError, match="at least one sample and noise from 0"):
+        with pytest.raises(ValueError, match=f"the option {next(iter(options))!r} takes a .*number from [01] to"):
             whence.explain(subject("bert", torch.float32), raws("bert")[0], method="smoothgrad", **options)
 
 
@@ -468,8 +468,8 @@ def test_paths_that_cannot_be_followed_are_refused() -> None:
         (bert, {"path": silent}, "not NoneType"),
         (bert, {"path": "words", "at": "embeddings"}, "at must be 'word'"),
         (bert, {"path": "crooked"}, "takes 'straight' or 'words'"),
-        (bert, {"points": 0}, "at least one point and one step"),
-        (bert, {"steps": 0}, "at least one point and one step"),
+        (bert, {"points": 0}, "'points' takes a whole number from 1"),
+        (bert, {"steps": 0}, "'steps' takes a whole number from 1"),
         (clip, {"path": "words"}, "the stream image has none; use 'straight'"),
     ]
     for made_by, options, message in cases:
@@ -522,7 +522,7 @@ def test_what_comes_with_several_baselines() -> None:
     assert both.residual == pytest.approx(np.mean([a.residual for a in alone]))
     np.testing.assert_allclose(both.details["pixels"], np.mean([a.details["pixels"] for a in alone], 0), atol=1e-12)
     assert np.array_equal(one.scores, alone[0].scores)
-    with pytest.raises(ValueError, match="a list of baselines has at least one"):
+    with pytest.raises(ValueError, match="a list of 1 to 1,000"):
         whence.explain(made_by, raw, baseline=[], **options)
 
 

@@ -337,29 +337,35 @@ def test_modules_without_neurons_are_refused(module: str, words: str) -> None:
         explained("bert", SINGLE, "lrp", neurons=module)
 
 
-class InPlace(nn.Module):
-    """What the linear layer gave is added to, in place."""
+class Added(nn.Module):
+    """What the linear layer gave is added to, in place or not."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_place: bool) -> None:
         super().__init__()
+        torch.manual_seed(0)
         self.words, self.linear, self.head = nn.Embedding(20, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.in_place = in_place
 
     def forward(self, input: Tensor) -> Tensor:
         x = self.words(input)
         y = self.linear((x @ x.transpose(1, 2)).softmax(-1) @ x)
-        y += x
+        if self.in_place:
+            y += x
+        else:
+            y = y + x
         return self.head(y.mean(1))
 
 
-def test_an_output_that_is_changed_in_place_is_refused() -> None:
+def test_an_output_that_is_changed_in_place_has_its_own_relevance() -> None:
     def encode(raw: str) -> dict[str, Any]:
         words = raw.split()
         return {"tensors": {"input": np.array([len(word) for word in words])}, "features": {"text": words}}
 
-    model = whence.wrap(InPlace(), encode=encode, labels=["a", "b", "c"])
-    assert whence.explain(model, "a few words", "lrp(neurons='head')").details["neurons head"].shape == (3,)
-    with pytest.raises(ValueError, match="goes on to change in place what 'linear' gives; name a module before it"):
-        whence.explain(model, "a few words", "lrp(neurons='linear')")
+    models = [whence.wrap(Added(in_place), encode=encode, labels=["a", "b", "c"]) for in_place in (True, False)]
+    for module in ("head", "linear"):
+        one, other = (whence.explain(model, "a few words", f"lrp(neurons={module!r})") for model in models)
+        name = f"neurons {module}"
+        np.testing.assert_allclose(one.details[name], other.details[name], rtol=1e-4, atol=1e-6)
 
 
 def test_it_is_saved_and_printed(tmp_path: Path) -> None:

@@ -327,7 +327,7 @@ def test_no_coalition_is_evaluated_twice() -> None:
     [
         ({"algorithm": "exact"}, "algorithm='exact' takes up to 14 players, and this input has 18; use 'partition'"),
         ({"algorithm": "permutation", "max_evals": 30}, "needs max_evals of at least 37 for 18 players, not 30"),
-        ({"max_evals": 1}, "needs max_evals of at least 2 for 18 players, not 1"),
+        ({"max_evals": 1}, "'max_evals' takes a whole number from 2 to 1,000,000, not 1"),
         ({"fixed_context": 2}, "the option 'fixed_context' takes 0 or 1 or None, not 2"),
     ],
 )

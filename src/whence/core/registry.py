@@ -124,7 +124,7 @@ def _add(kind: str, function: Callable[..., Any], **facts: Any) -> None:
     known = _records[kind].get(name)
     if known and known.function.__module__ != function.__module__:
         raise ValueError(f"a {kind} named {name!r} is registered already, by {known.function.__module__}")
-    hints = typing.get_type_hints(function)
+    hints = typing.get_type_hints(function, include_extras=True)
     options = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
@@ -174,12 +174,13 @@ def resolve(kind: str, spec: str, options: Mapping[str, Any] | None = None) -> t
 
 def validate(record: Record, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options checked against the signature; one sentence says what is wrong."""
-    for name, value in options.items():
+    for name in options:
         if name not in record.options:
             raise ValueError(f"{record.name} has no option {name!r}; {suggest(name, record.options)}")
-        if not specs.fits(value, record.options[name].annotation):
-            raise ValueError(f"{record.name}: the option {name!r} takes {record.options[name].takes}, not {value!r}")
-    return {name: specs.as_list(value, record.options[name].annotation) for name, value in options.items()}
+    return {
+        name: specs.checked(f"{record.name}: the option {name!r}", value, record.options[name].annotation)
+        for name, value in options.items()
+    }
 
 
 @dataclass(frozen=True)

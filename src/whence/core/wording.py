@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
+
+MAX_SHOWN = 200  # letters of a value in an error
 
 
 def suggest(name: str, known: Iterable[object]) -> str:
@@ -18,6 +21,15 @@ def suggest(name: str, known: Iterable[object]) -> str:
 def quoted(names: Iterable[object]) -> str:
     """Names in quotation marks with commas between them: `'a', 'b'`."""
     return ", ".join(repr(name) for name in names)
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it: its repr, cut where it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits; lists in lists without end
+        return f"a {type(value).__name__} too long to show"
+    return text if len(text) <= MAX_SHOWN else f"{text[:80]}... ({len(text):,} letters)"
 
 
 def counted(number: int, noun: str) -> str:

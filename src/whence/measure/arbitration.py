@@ -64,7 +64,7 @@ def arbitrated(
 ) -> Arbitration:
     """Choose among candidates by a metric; the arguments are those of `whence.arbitrate`."""
     raws, given, truths = read(_as_data(data), limit)
-    if fit is not None and not 0 < fit < len(raws):
+    if fit is not None and fit >= len(raws):
         raise ValueError(f"fit leaves examples to judge by: it is above 0 and below {len(raws)} here, not {fit}")
     for spec in (metric, *held_out):
         registry.resolve("metric", spec)  # a wrong spec raises before anything is encoded

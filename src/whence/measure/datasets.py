@@ -30,8 +30,6 @@ def read(data: Any, limit: int | None = None) -> tuple[list[Any], list[Any], lis
     and may have `label` and `truth` (phrases, marks or the file of a mask: see `rationales`). A folder holds pictures,
     or folders of them named by their labels.
     """
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise ValueError(f"limit is how many examples to take, a whole number from 1, not {limit!r}")
     rows = list(islice(_rows(data), limit))
     if not rows:
         raise ValueError("there is nothing to evaluate: the data is empty")

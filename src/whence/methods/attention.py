@@ -8,13 +8,14 @@ are. On a model with one stream that is the layered graph of the papers.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from whence.core.registry import Explained, method
+from whence.core.specs import Between, Number, Share
 from whence.model.batching import Batch
 from whence.model.passes import Trace
 from whence.model.subject import Subject
@@ -22,7 +23,9 @@ from whence.model.tap import AttentionRecord
 from whence.model.targets import Aim
 from whence.propagation.long_inputs import Fold, fold_attention
 
-Heads = Literal["mean", "max", "min", "sum"] | int | list[int]
+Heads = Literal["mean", "max", "min", "sum"] | Number | list[Number]
+LayerNumbers = Number | list[Number]
+FirstLayer = Annotated[int, Between(0, 10_000)]
 Read = Literal["row", "received", "received_sum", "received_max", "column"]
 ONE_ROW = ("row", "received", "received_sum")  # ways to read for which a fold carries a single row of state
 
@@ -33,7 +36,7 @@ def attention(
     batch: Batch,
     target: Aim,
     *,
-    layer: int | list[int] = -1,
+    layer: LayerNumbers = -1,
     heads: Heads = "mean",
     read: Read = "row",
     scores: bool = False,
@@ -47,8 +50,6 @@ def attention(
     """
     trace = subject.trace(batch, target, ("scores",) if scores else ())
     layers = layer if isinstance(layer, list) else [layer]
-    if not layers:
-        raise ValueError("attention: layer takes a number or a list of at least one, not []")
     by_stream: dict[str, Tensor] = {}
     sinks = []
     for records in _by_key_stream(subject, trace):
@@ -70,9 +71,9 @@ def rollout(
     target: Aim,
     *,
     heads: Heads = "mean",
-    residual: float = 0.5,
-    discard: float = 0.0,
-    start_layer: int = 0,
+    residual: Share = 0.5,
+    discard: Annotated[float, Between(0, 1, without_most=True)] = 0.0,
+    start_layer: FirstLayer = 0,
     read: Read = "row",
 ) -> Tensor:
     """Attention followed through all layers: the product of (1 - w) A + w I, later layers on the left.
@@ -106,9 +107,9 @@ def flow(
     target: Aim,
     *,
     heads: Heads = "mean",
-    residual: float = 0.5,
-    start_layer: int = 0,
-    scale: int = 10**6,
+    residual: Share = 0.5,
+    start_layer: FirstLayer = 0,
+    scale: Annotated[int, Between(1, 10**9)] = 10**6,
     matrix: bool = False,
 ) -> Explained:
     """The greatest flow from the deciding token to each input token, with attention as the capacities of the edges.
@@ -155,7 +156,7 @@ def folded(
     target: Aim,
     fold: Fold,
     read: Read = "row",
-    start_layer: int = 0,
+    start_layer: FirstLayer = 0,
     *,
     in_tiles: bool = True,
 ) -> Tensor:
@@ -293,8 +294,6 @@ def _sink_details(share: Tensor) -> dict[str, Tensor]:
 
 def _discarded(maps: Tensor, share: float, queries: slice, keys: slice, batch: Batch) -> Tensor:
     """Maps without the `share` of their entries that is smallest; rows are scaled to the sums they had before."""
-    if not 0 <= share < 1:
-        raise ValueError(f"discard must be at least 0 and less than 1, not {share}")
     if not share:
         return maps
     not_padding = batch.mask[:, queries, None] & batch.mask[:, None, keys]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whence.core.registry import Explained, method
-from whence.methods.attention import folded, reading, real, steps
+from whence.methods.attention import FirstLayer, LayerNumbers, folded, reading, real, steps
 from whence.model.batching import Batch
 from whence.model.subject import Subject
 from whence.model.tap import AttentionRecord
@@ -49,7 +49,7 @@ def attention_x_gradient(
     batch: Batch,
     target: Aim,
     *,
-    layer: int | list[int] | None = None,
+    layer: LayerNumbers | None = None,
     positive: bool = False,
     read: Literal["received", "query"] = "received",
 ) -> Tensor:
@@ -70,8 +70,6 @@ def attention_x_gradient(
         fold = Fold(lambda deciding: _zeros(subject, batch)[:, None], tile, lambda state, added, queries: state + added)
         return folded(subject, batch, target, fold)
     chosen = [layer] if isinstance(layer, int) else layer
-    if not chosen:
-        raise ValueError("attention_x_gradient: layer takes a number, a list of at least one, or None for all, not []")
     trace = subject.trace(batch, target)
     scores = _zeros(subject, batch)[:, None]
     for record in steps(subject, trace):
@@ -110,7 +108,9 @@ def attcat(subject: Subject, batch: Batch, target: Aim) -> Tensor:
 
 
 @method(family="attention x gradient", signed=False, needs=("attention_gradient", "deciding"), paper="arXiv:2103.15679")
-def gae(subject: Subject, batch: Batch, target: Aim, *, normalise: bool = True, start_layer: int = 0) -> Explained:
+def gae(
+    subject: Subject, batch: Batch, target: Aim, *, normalise: bool = True, start_layer: FirstLayer = 0
+) -> Explained:
     """Generic attention explainability: relevance R carried through all layers by the head mean of (G o A)^+.
 
     Self-attention: R += Abar R (rules 6 and 7). Cross- and co-attention of queries s and keys q:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from whence.core.registry import Explained, method
-from whence.methods.attention import Read, finished, readers
+from whence.methods.attention import LayerNumbers, Read, finished, readers
 from whence.model.batching import Batch
 from whence.model.passes import Trace
 from whence.model.subject import Subject
@@ -28,9 +28,7 @@ Reduce = Callable[[Tensor, Tensor], Tensor]  # parts (source and rest, batch, to
 
 
 @method(family="decomposition", signed=False, needs=("deciding",), paper="arXiv:2004.10102", tasks=TASKS)
-def value_norms(
-    subject: Subject, batch: Batch, target: Aim, *, layer: int | list[int] = -1, read: Read = "row"
-) -> Tensor:
+def value_norms(subject: Subject, batch: Batch, target: Aim, *, layer: LayerNumbers = -1, read: Read = "row") -> Tensor:
     """The length of what attention moves: |sum_h A_ij f_h(x_j)|, with f the value and output projections.
 
     Heads are summed before the norm is taken; of several layers the mean. `read` is as in `attention`.
@@ -40,7 +38,7 @@ def value_norms(
 
 @method(family="decomposition", signed=False, needs=("deciding",), paper="arXiv:2109.07152", tasks=TASKS)
 def residual_norms(
-    subject: Subject, batch: Batch, target: Aim, *, layer: int | list[int] = -1, read: Read = "row"
+    subject: Subject, batch: Batch, target: Aim, *, layer: LayerNumbers = -1, read: Read = "row"
 ) -> Explained:
     """The length of what a token adds to another through attention, the residual and the norm that follows them.
 
@@ -168,13 +166,9 @@ def _groups(batch: Batch, subject: Subject, copies: int) -> list[list[int]]:
     return [list(range(start, min(start + rows, len(batch)))) for start in range(0, len(batch), rows)]
 
 
-def _read(
-    subject: Subject, batch: Batch, target: Aim, maps: list[Tensor], layer: int | list[int], read: Read
-) -> Tensor:
+def _read(subject: Subject, batch: Batch, target: Aim, maps: list[Tensor], layer: LayerNumbers, read: Read) -> Tensor:
     """The mean of some layers' maps, read at the deciding token."""
     layers = layer if isinstance(layer, list) else [layer]
-    if not layers:
-        raise ValueError("layer takes a number or a list of at least one, not []")
     chosen = torch.stack([maps[_number(n, len(maps), subject)] for n in layers]).mean(0)
     return _folded(subject, batch, subject.trace(batch, target), [chosen], read)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from scipy.special import roots_legendre
 from torch import Tensor
 
 from whence.core.registry import Explained, method
+from whence.core.specs import Between, Number
 from whence.model.batching import Batch, ids_of
 from whence.model.passes import Trace
 from whence.model.precision import wide
@@ -20,7 +21,8 @@ from whence.model.subject import Subject
 from whence.model.targets import Aim
 from whence.propagation.backward_rules import Softened
 
-At = Literal["embeddings", "word", "pixels"] | int
+At = Literal["embeddings", "word", "pixels"] | Number
+Sharpness = Annotated[float, Between(0, 10**9, without_least=True)]
 Reduce = Literal["l2", "l1", "sum"]
 Baseline = Literal["pad", "mask", "unknown", "zero"] | np.ndarray | Callable[[Tensor], Tensor]
 Streams = dict[str, Tensor]  # stream -> (batch, token, width), or (batch, channel, height, width) of pixels
@@ -39,7 +41,7 @@ def gradient(
     *,
     reduce: Reduce = "l2",
     at: At = "embeddings",
-    softplus: float | None = None,
+    softplus: Sharpness | None = None,
 ) -> Explained:
     """How fast the target changes with a feature: ||df/dx_i|| over the width of its embedding, or the plain sum.
 
@@ -51,7 +53,7 @@ def gradient(
 
 @method(family="gradient", needs=("gradient:{at}",), paper="arXiv:1605.01713")
 def gradient_x_input(
-    subject: Subject, batch: Batch, target: Aim, *, at: At = "embeddings", softplus: float | None = None
+    subject: Subject, batch: Batch, target: Aim, *, at: At = "embeddings", softplus: Sharpness | None = None
 ) -> Explained:
     """The first-order share of a feature: sum over its width of x_i df/dx_i; `softplus` is as in `gradient`."""
     trace = traced(subject, batch, target, at, softplus)
@@ -65,12 +67,12 @@ def integrated_gradients(
     batch: Batch,
     target: Aim,
     *,
-    steps: int | None = None,
-    tolerance: float = 0.01,
+    steps: Annotated[int, Between(1, 10_000)] | None = None,
+    tolerance: Annotated[float, Between(0, 100)] = 0.01,
     baseline: Baseline | list[Baseline] | None = None,
     rule: Literal["gausslegendre", "midpoint", "trapezoid", "left", "right"] | None = None,
     at: At = "word",
-    softplus: float | None = None,
+    softplus: Sharpness | None = None,
 ) -> Explained:
     """(x - x0) times the mean gradient along the straight path from the baseline x0 to the input x.
 
@@ -85,8 +87,8 @@ def integrated_gradients(
     if isinstance(baseline, list):
         options: dict[str, Any] = {"steps": steps, "tolerance": tolerance, "rule": rule, "at": at, "softplus": softplus}
         return _expected([integrated_gradients(subject, batch, target, baseline=b, **options) for b in baseline])
-    if steps is not None and steps < (2 if rule == "trapezoid" else 1):
-        raise ValueError(f"integrated_gradients: steps must be a positive number (2 for the trapezoid), not {steps}")
+    if steps == 1 and rule == "trapezoid":
+        raise ValueError("integrated_gradients: rule='trapezoid' takes 2 steps or more, not 1")
     x = subject.trace(batch, target).states[at]
     path = Straight(subject, batch, target, at, baseline_states(subject, batch, at, x, baseline), x, softplus)
     if steps is None and rule is None and softplus is None:  # softened gradients do not add up to f
@@ -187,8 +189,6 @@ class Straight:
 
 def _expected(results: list[Explained]) -> Explained:
     """The mean over several baselines."""
-    if not results:
-        raise ValueError("integrated_gradients: a list of baselines has at least one")
     details = {
         name: torch.stack([r.details[name].to(r.scores) for r in results]).mean(0) for name in results[0].details
     }

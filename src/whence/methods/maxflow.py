@@ -8,6 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
+MOST = 2**31 - 1  # that scipy can count to
 Step = tuple[np.ndarray, slice, slice]  # weights (query, key), and the features that the queries and keys are
 
 
@@ -28,6 +29,11 @@ class Graph:
             matrix[query, key] += weights
             matrix[~real] = 0
             matrix[:, ~real] = 0
+            if (largest := matrix.sum(1).max()) * scale > MOST:
+                raise ValueError(
+                    f"flow counts in whole numbers up to {MOST:,}, and weights here sum to {largest:.3g}: take a scale of "
+                    f"at most {int(MOST / largest):,}, not {scale:,}"
+                )
             i, j = np.nonzero(matrix)
             self._add((level + 1) * self.size + i, level * self.size + j, matrix[i, j])
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from whence.core.registry import Explained, method
+from whence.core.specs import Between
 from whence.methods.gradient import (
     At,
     Baseline,
@@ -39,8 +40,8 @@ def smoothgrad(
     *,
     of: Literal["gradient", "gradient_x_input", "integrated_gradients"] = "gradient_x_input",
     form: Literal["mean", "square", "variance"] = "mean",
-    samples: int = 16,
-    noise: float = 0.1,
+    samples: Annotated[int, Between(1, 10_000)] = 16,
+    noise: Annotated[float, Between(0, 100)] = 0.1,
     reduce: Reduce | None = None,
     at: At = "embeddings",
 ) -> Explained:
@@ -50,8 +51,6 @@ def smoothgrad(
     feature are then reduced, the gradient by its L2 norm and the others by their sum unless `reduce` says otherwise.
     Integrated gradients take 16 steps from the default baseline.
     """
-    if samples < 1 or noise < 0:
-        raise ValueError(f"smoothgrad takes at least one sample and noise from 0, not {samples} and {noise}")
     x = subject.trace(batch, target).states[at]
     draws = [_noisy(x, batch, generators, noise) for generators in _generators(batch, samples)]
     total: Streams = {}
@@ -75,8 +74,8 @@ def path_gradients(
     target: Aim,
     *,
     path: Literal["straight", "words"] | Path = "straight",
-    points: int = 8,
-    steps: int = 8,
+    points: Annotated[int, Between(1, 1_000)] = 8,
+    steps: Annotated[int, Between(1, 1_000)] = 8,
     baseline: Baseline | None = None,
     at: At = "word",
 ) -> Explained:
@@ -87,8 +86,6 @@ def path_gradients(
     f(x) - f(x0), up to the error of so many steps (the residual). "words" goes through real words: at every place the
     word embedding nearest to the straight line.
     """
-    if points < 1 or steps < 1:
-        raise ValueError(f"path_gradients takes at least one point and one step, not {points} and {steps}")
     x = subject.trace(batch, target).states[at]
     x0 = baseline_states(subject, batch, at, x, baseline)
     base = subject.values_at(batch, target, at, x0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from whence.core.geometry import on_grid
 from whence.core.inputs import Input
 from whence.core.registry import Explained, method
+from whence.core.specs import Between
 from whence.model.batching import Batch
 from whence.model.masked_inputs import Unit, Way, expanded, shared, units, ways
 from whence.model.masked_runs import engine_of
@@ -39,8 +40,8 @@ def occlusion(
     batch: Batch,
     target: Aim,
     *,
-    window: int = 2,
-    stride: int = 1,
+    window: Annotated[int, Between(1, 10_000)] = 2,
+    stride: Annotated[int, Between(1, 10_000)] = 1,
     mask: Way = "auto",
     unit: Unit = "piece",
 ) -> Explained:
@@ -50,9 +51,9 @@ def occlusion(
     neighbours in a stream, squares of `window` x `window` patches on a grid, cut off at the end; `stride` is the step
     between them. `mask` and `unit` as in leave_one_out, which this is with window=1.
     """
-    if not 1 <= stride <= window:
+    if stride > window:
         raise ValueError(
-            "occlusion: stride must lie between 1 and the window, so that every feature is covered, "
+            "occlusion: stride is at most the window, so that every feature is covered, "
             f"but window={window} and stride={stride} came"
         )
     numbers = [units(item, unit) for item in batch.inputs]
@@ -66,8 +67,8 @@ def lime(
     batch: Batch,
     target: Aim,
     *,
-    samples: int = 200,
-    width: float = 0.25,
+    samples: Annotated[int, Between(2, 100_000)] = 200,
+    width: Annotated[float, Between(0.001, 1_000)] = 0.25,
     mask: Way = "auto",
     unit: Unit = "piece",
 ) -> Explained:
@@ -78,8 +79,6 @@ def lime(
     is the intercept, `details["r2"]` the weighted R^2. `mask` and `unit` as in leave_one_out.
     """
     ridge = _ridge()
-    if samples < 2 or width <= 0:
-        raise ValueError(f"lime: samples must be at least 2 and width above 0, but {samples} and {width} came")
     numbers = [units(item, unit) for item in batch.inputs]
     draws = [_drawn(_count(n), samples, generator) for n, generator in zip(numbers, batch.generators(), strict=True)]
     keeps = [expanded(draw, n) for draw, n in zip(draws, numbers, strict=True)]

@@ -6,13 +6,14 @@ Layer-wise relevance propagation (LRP) is reported to be patented in places; see
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from whence.core.registry import Explained, method
-from whence.methods.attention import finished, readers, steps
+from whence.core.specs import Between
+from whence.methods.attention import FirstLayer, finished, readers, steps
 from whence.methods.gradient import At, placed, width_axis
 from whence.model.batching import Batch
 from whence.model.passes import Trace
@@ -29,8 +30,8 @@ def lrp(
     target: Aim,
     *,
     rules: Literal["both", "ah", "ln", "none"] = "both",
-    epsilon: float = 0.0,
-    gamma: float = 0.0,
+    epsilon: Annotated[float, Between(0, 10**6)] = 0.0,
+    gamma: Annotated[float, Between(0, 10**6)] = 0.0,
     at: At = "embeddings",
     heads: bool = False,
     neurons: str | list[str] | None = None,
@@ -60,8 +61,8 @@ def attnlrp(
     batch: Batch,
     target: Aim,
     *,
-    epsilon: float = 0.0,
-    gamma: float = 0.0,
+    epsilon: Annotated[float, Between(0, 10**6)] = 0.0,
+    gamma: Annotated[float, Between(0, 10**6)] = 0.0,
     at: At = "embeddings",
     heads: bool = False,
     neurons: str | list[str] | None = None,
@@ -84,7 +85,7 @@ def attnlrp(
     tasks=("text-classification", "image-classification"),
 )
 def transformer_attribution(
-    subject: Subject, batch: Batch, target: Aim, *, start_layer: int = 0, normalise: bool = False
+    subject: Subject, batch: Batch, target: Aim, *, start_layer: FirstLayer = 0, normalise: bool = False
 ) -> Tensor:
     """Transformer attribution: the product over layers of I + mean_h (G o R)^+, R being the relevance of attention.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from whence.core.geometry import on_grid
 from whence.core.inputs import Input
 from whence.core.registry import Explained, method
 from whence.core.shap_export import shap_package
+from whence.core.specs import Between
 from whence.methods.perturbation import placed
 from whence.model.batching import Batch
 from whence.model.masked_inputs import Unit, Way, expanded, shared, units, ways
@@ -31,7 +32,7 @@ def shap(
     target: Aim,
     *,
     algorithm: Literal["partition", "permutation", "exact"] = "partition",
-    max_evals: int = 200,
+    max_evals: Annotated[int, Between(2, 1_000_000)] = 200,
     fixed_context: Literal[0, 1] | None = None,
     mask: Way = "auto",
     unit: Unit = "piece",

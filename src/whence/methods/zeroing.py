@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from whence.core.registry import method
-from whence.methods.attention import Read, finished, readers, steps
+from whence.methods.attention import LayerNumbers, Read, finished, readers, steps
 from whence.model.batching import Batch
 from whence.model.layers import Layer, layers_of
 from whence.model.passes import Trace
@@ -20,7 +20,7 @@ MAX_TOKENS = 2048  # of the copies of a batch that go through a layer together
 
 @method(family="attention", signed=False, needs=("attention", "values", "deciding"), paper="arXiv:2301.12971")
 def value_zeroing(
-    subject: Subject, batch: Batch, target: Aim, *, layer: int | list[int] | None = None, read: Read = "row"
+    subject: Subject, batch: Batch, target: Aim, *, layer: LayerNumbers | None = None, read: Read = "row"
 ) -> Tensor:
     """Value zeroing: how far each layer's output turns when one token's value vectors are zero, rolled out.
 
@@ -74,8 +74,6 @@ def shares(raw: Tensor) -> Tensor:
 def _mean(subject: Subject, batch: Batch, trace: Trace, layers: list[Layer], numbers: int | list[int]) -> Tensor:
     """The mean map of some layers of the deciding streams, whose rows alone are filled: (batch, feature, feature)."""
     chosen = numbers if isinstance(numbers, list) else [numbers]
-    if not chosen:
-        raise ValueError("value_zeroing: layer takes a number, a list of at least one, or None for all, not []")
     size, features = batch.mask.shape
     mean = torch.zeros(size, features, features, dtype=subject.accumulation, device=batch.mask.device)
     for stream in trace.deciding:

@@ -26,6 +26,7 @@ from whence.model.probing import (
     ModuleCall,
     Probe,
     block_entries,
+    input_site,
     output_site,
     probe,
     producing_site,
@@ -205,7 +206,7 @@ class Discovery:
                 narrowing = [call for call in inside if _narrows(call) and not call.name.startswith(attention)]
                 if narrowing:
                     widest = max(narrowing, key=lambda call: call.args[0].shape[-1])
-                    found[stream] = Site(stream, "input", widest.name, widest.number, 0, tokens_first(widest.args[0]))
+                    found[stream] = input_site(stream, widest, 0, widest.args[0])
         if not found:
             raise ValueError(
                 f"block {block} of {self.name} has no layer that narrows a wide state again; "

@@ -31,8 +31,11 @@ class Forward:
         self._shuffles: bool | None = None  # the model draws the order of its patches; None: not known yet
 
     def outputs(self, tensors: Mapping[str, Tensor]) -> Any:
-        """What the model returns; the tensor "input" is its first positional argument."""
-        arguments: dict[str, Any] = dict(tensors)
+        """What the model returns; the tensor "input" is its first positional argument.
+
+        The model is given copies, because some models change their inputs in place.
+        """
+        arguments: dict[str, Any] = {name: tensor.clone() for name, tensor in tensors.items()}
         first = [arguments.pop("input")] if "input" in arguments else []
         if self._generates:
             arguments["use_cache"] = False

@@ -107,14 +107,23 @@ def _watched(subject: Subject, batch: Batch) -> Iterator[tuple[list[Layer], list
 
     def before(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         running.append(len(layers))
-        layers.append(Layer(subject.model, module, wanted[name][calls[name]], (args, kwargs)))
+        layers.append(Layer(subject.model, module, wanted[name][calls[name]], (_kept(args), _kept(kwargs))))
         calls[name] += 1
 
     def after(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        layers[running.pop()].output = output
+        layers[running.pop()].output = _kept(output)
 
     with hooked([(name, subject.model.get_submodule(name)) for name in wanted], before, after):
         yield layers, running
+
+
+def _kept(holder: Any) -> Any:
+    """Arguments or outputs with copies of their states, because the model may go on to change them in place."""
+    if isinstance(holder, Tensor):
+        return holder.clone() if holder.ndim == 3 else holder
+    if isinstance(holder, (tuple, list)):
+        return tuple(_kept(part) for part in holder)
+    return {name: _kept(part) for name, part in holder.items()} if isinstance(holder, dict) else holder
 
 
 def _copied(given: Any, wider: Any, copies: int) -> Any:

@@ -105,7 +105,6 @@ class Pass:
     ) -> None:
         self._forward, self._discovery, self._batch, self._aim = forward, discovery, batch, aim
         self._request, self._name = request, name
-        self._versions: dict[Site, int] = {}  # of tensors that modules returned, to notice changes in place
 
     def run(self) -> Trace:
         """One forward pass that records what was requested, and one backward pass if gradients were."""
@@ -119,7 +118,6 @@ class Pass:
             tap = self._tap(structure)
             with self._graph(structure):
                 logits, seen = self._run_model(sites, structure, tap)
-                self._check_unchanged(seen)
                 states = states_seen(self._discovery, batch, self._aim.states, seen)
                 if request.plain:
                     self._check_finite(logits)
@@ -184,7 +182,7 @@ class Pass:
     def _changes(
         self, sites: dict[At, dict[str, Site]], structure: Structure | None
     ) -> dict[Site, Callable[[Tensor], Tensor]]:
-        """Functions applied to states while the model runs: make a leaf, replace, apply rules, note the version."""
+        """Functions applied to states while the model runs: make a leaf, replace, apply rules."""
         request = self._request
         changes: dict[Site, Callable[[Tensor], Tensor]] = {}
         if structure and request.backward:
@@ -196,21 +194,7 @@ class Pass:
             for at in request.recorded:
                 for stream, site in sites[at].items():
                     changes[site] = _then(changes.get(site), partial(request.rules.state, at, stream))
-        of_modules = [by_stream for at, by_stream in sites.items() if str(at).startswith("module:")]
-        for site in (site for by_stream in of_modules for site in by_stream.values()):
-            changes[site] = _then(changes.get(site), partial(self._note_version, site))
         return changes
-
-    def _note_version(self, site: Site, tensor: Tensor) -> Tensor:
-        self._versions[site] = tensor._version
-        return tensor
-
-    def _check_unchanged(self, seen: dict[Site, Tensor]) -> None:
-        for site, version in self._versions.items():
-            if seen[site]._version != version:
-                raise ValueError(
-                    f"{self._name} goes on to change in place what {site.module!r} gives; name a module before it"
-                )
 
     def _check_finite(self, logits: Tensor) -> None:
         bad = ~torch.isfinite(logits.detach()).all(-1)

@@ -26,6 +26,8 @@ class ModuleCall:
     output: Any
     began: int  # how many calls of any module had begun before this one
     ended: int  # how many had begun when this one ended: the calls inside it have numbers in between
+    given: dict[int, int]  # id of a tensor among the arguments -> its version when the call began
+    made: dict[int, int]  # id of a tensor in the output -> its version when the call ended
 
     def inside(self, outer: ModuleCall) -> bool:
         """Whether this call was made while the other was under way."""
@@ -46,16 +48,18 @@ def probe(model: nn.Module, batch_size: int, run: Callable[[], Any]) -> Probe:
     """Note all module calls, and every attention with the calls around it, while the model runs."""
     calls: list[ModuleCall] = []
     started: dict[str, int] = defaultdict(int)
-    running: list[tuple[int, int]] = []  # of the calls under way: number among the module's calls, and among all
+    # of the calls under way: number among the module's calls, and among all; versions of the arguments
+    running: list[tuple[int, int, dict[int, int]]] = []
     around: list[dict[str, int]] = []
 
     def before(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-        running.append((started[name], sum(started.values())))
+        running.append((started[name], sum(started.values()), _versions((*args, *kwargs.values()))))
         started[name] += 1
 
     def after(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        number, began = running.pop()
-        calls.append(ModuleCall(name, number, args, kwargs, output, began, sum(started.values())))
+        number, began, given = running.pop()
+        ended = sum(started.values())
+        calls.append(ModuleCall(name, number, args, kwargs, output, began, ended, given, _versions(output)))
 
     def edit(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         if record.order == len(around):
@@ -90,21 +94,33 @@ def block_entries(
             call = next((c for c in calls if (c.name, c.number) == step), None)
             given = call and next(((k, t) for k, t in _tensors(call) if is_state(t)), None)
             if call and given:
-                found.setdefault(step, (Site("", "input", *step, given[0]), given[1]))
+                found.setdefault(step, (input_site("", call, *given), given[1]))
                 break
     return list(found.values())
 
 
+def input_site(stream: str, call: ModuleCall, key: str | int, tensor: Tensor) -> Site:
+    """The site of a state among the arguments of a call."""
+    changed = _version(tensor) != call.given[id(tensor)]
+    return Site(stream, "input", call.name, call.number, key, tokens_first(tensor), changed)
+
+
 def producing_site(calls: list[ModuleCall], site: Site, tensor: Tensor, stream: str) -> Site:
-    """The site as the output of the module that returned the tensor, if one did: a change there reaches every use."""
+    """The site as the output of the module that returned the tensor, if one did: a change there reaches every use.
+
+    A tensor that was changed in place since is another state than the one that the module returned.
+    """
     found: tuple[str, str, int, str | int] = (site.where, site.module, site.call, site.key)
+    entered = next(call for call in calls if (call.name, call.number) == (site.module, site.call))
     for call in calls:
+        if call.made.get(id(tensor)) != entered.given[id(tensor)]:
+            continue
         if call.output is tensor:
             found = ("output", call.name, call.number, -1)
-        elif isinstance(call.output, tuple) and any(part is tensor for part in call.output):
+        elif isinstance(call.output, tuple):
             position = next(i for i, part in enumerate(call.output) if part is tensor)
             found = ("output", call.name, call.number, position)
-    return Site(stream, *found, tokens_first=tokens_first(tensor))
+    return Site(stream, *found, tokens_first=tokens_first(tensor), in_place=site.in_place)
 
 
 def root_site(calls: list[ModuleCall], batch: Batch, stream: str, embedding: str | None) -> Site | None:
@@ -115,7 +131,8 @@ def root_site(calls: list[ModuleCall], batch: Batch, stream: str, embedding: str
     if key is not None:
         for call in calls:  # the innermost first
             if (embedding is None or call.name == embedding) and _embeds(call, tensors[key]):
-                return Site(stream, "output", call.name, call.number, -1, tokens_first(call.output))
+                changed = _version(call.output) != call.made[id(call.output)]
+                return Site(stream, "output", call.name, call.number, -1, tokens_first(call.output), changed)
     vectors = [key for key, tensor in tensors.items() if tensor.is_floating_point() and tensor.ndim >= 3]
     return Site(stream, "tensor", key=vectors[0]) if vectors else None
 
@@ -147,13 +164,24 @@ def output_site(call: ModuleCall, batch: Batch) -> Site:
         token_axis_first = by_token and tensor.shape[1] == len(batch) and tensor.shape[0] in streams
         if token_axis_first or tensor.shape[:1] == (len(batch),):
             stream = streams.get(tensor.shape[0 if token_axis_first else 1], "") if by_token else ""
-            return Site(stream, "output", call.name, call.number, key, token_axis_first)
+            changed = _version(tensor) != call.made[id(tensor)]
+            return Site(stream, "output", call.name, call.number, key, token_axis_first, changed)
     raise ValueError(f"the module {call.name!r} gives no tensor with a row for every example; choose one that does")
 
 
 def tokens_first(state: Tensor) -> bool:
     """Whether the first axis is that of tokens: the longer of the first two, because a probe has one example."""
     return state.shape[0] > state.shape[1]
+
+
+def _versions(holder: Any) -> dict[int, int]:
+    """The versions of the tensors in the arguments or the output of a module; a change in place makes a new one."""
+    parts = holder.values() if isinstance(holder, Mapping) else holder if isinstance(holder, tuple) else (holder,)
+    return {id(part): _version(part) for part in parts if isinstance(part, Tensor)}
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _tensors(call: ModuleCall, floating: bool = True) -> list[tuple[str | int, Tensor]]:

@@ -26,6 +26,7 @@ class Site:
     call: int = 0  # which of the module's calls in one pass
     key: str | int = 0  # argument or result, by position or name
     tokens_first: bool = False  # the model keeps the state as (token, batch, width)
+    in_place: bool = False  # the model goes on to change the state in place, so it is given a copy
 
     def turned(self, tensor: Tensor) -> Tensor:
         """From the model's order of axes to (batch, token, width), and back."""
@@ -69,9 +70,10 @@ def states_at(
                 if site in changes:
                     changed = changes[site](site.turned(given))
                     tensor = given if changed is given else site.turned(changed)
-                if tensor is not given:
-                    holder = _replaced(holder, site.key, tensor)
-                states[site] = tensor  # the very tensor that the model goes on with
+                states[site] = tensor
+                going_on = tensor.clone() if site.in_place else tensor
+                if going_on is not given:
+                    holder = _replaced(holder, site.key, going_on)
         calls[name, where] += 1
         return holder
 

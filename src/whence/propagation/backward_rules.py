@@ -157,8 +157,6 @@ class Softened(_Ruled):
     attention_path = None
 
     def __init__(self, sharpness: float) -> None:
-        if not sharpness > 0:
-            raise ValueError(f"softplus takes a sharpness above 0, not {sharpness}")
         super().__init__()
         self._sharpness = sharpness
 

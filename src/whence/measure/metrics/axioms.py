@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
+from typing import Annotated
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 
 from whence.core.inputs import Target
 from whence.core.registry import metric
+from whence.core.specs import Between
 from whence.measure.metric_protocol import Case, Metric
 from whence.measure.metrics.robustness import scores_again
 from whence.model.loading import load
@@ -24,16 +26,18 @@ from whence.model.masked_inputs import Way, masked
 from whence.model.masked_runs import Answers, Ask, MaskedRuns
 from whence.model.subject import Subject
 
+Part = Annotated[float, Between(0, 1, without_most=True)]
+Draws = Annotated[int, Between(0, 10_000)]  # random sets of features
+
 
 @metric(better="lower", family="axiom", paper="arXiv:1703.01365")
-def sensitivity(subject: Subject, case: Case, *, least: float = 0.01, zero: float = 1e-4, mask: Way = "auto") -> Metric:
+def sensitivity(subject: Subject, case: Case, *, least: Part = 0.01, zero: Part = 1e-4, mask: Way = "auto") -> Metric:
     """Sensitivity (a): of the features that change the target when they alone are hidden, the share that score zero.
 
     A feature changes the target where |f(x) - f(x without i)| is above `least` of the largest such change, and scores
     zero where |score| is at most `zero` of the largest. Not a number where no feature changes the target. Scores that
     look at more than one change, as Shapley values do, may cancel to zero and be counted.
     """
-    _check_shares(least=least, zero=zero)
     values = yield from _values_with_flips(case, _coalitions(case, 0)[:1], mask)
     changes = np.abs(values[0, 1:] - values[0, 0])
     changing = changes > max(least * changes.max(initial=0.0), _rounding(subject, values))
@@ -42,14 +46,13 @@ def sensitivity(subject: Subject, case: Case, *, least: float = 0.01, zero: floa
 
 
 @metric(better="lower", family="axiom", paper="arXiv:1703.01365")
-def dummy(subject: Subject, case: Case, *, draws: int = 8, tolerance: float = 0.01, mask: Way = "auto") -> Metric:
+def dummy(subject: Subject, case: Case, *, draws: Draws = 8, tolerance: Part = 0.01, mask: Way = "auto") -> Metric:
     """Sensitivity (b): the share of the sum of |scores| that lies on features which never change the target.
 
     A feature i never changes the target where |v(S + i) - v(S)| is within `tolerance` of the range of all values seen,
     for S nothing, everything else, and `draws` random sets of the others. Not a number where there is no such feature.
     Takes (draws + 2) times as many passes as there are features.
     """
-    _check_draws(draws, tolerance)
     values = yield from _values_with_flips(case, _coalitions(case, draws), mask)
     changes = np.abs(values[:, 1:] - values[:, :1]).max(0)
     never = changes <= _allowed(subject, values, tolerance)
@@ -60,7 +63,7 @@ def dummy(subject: Subject, case: Case, *, draws: int = 8, tolerance: float = 0.
 
 
 @metric(better="lower", family="axiom", paper="arXiv:1703.01365")
-def symmetry(subject: Subject, case: Case, *, draws: int = 8, tolerance: float = 0.01, mask: Way = "auto") -> Metric:
+def symmetry(subject: Subject, case: Case, *, draws: Draws = 8, tolerance: Part = 0.01, mask: Way = "auto") -> Metric:
     """The largest |score_i - score_j| of features that can take each other's place, as a share of the largest |score|.
 
     Features i and j can where v(S + i) = v(S + j), within `tolerance` of the range of all values seen, for S nothing,
@@ -68,7 +71,6 @@ def symmetry(subject: Subject, case: Case, *, draws: int = 8, tolerance: float =
     so the passes are those of `dummy`: their number grows with the features, not with the pairs. Not a number without
     such a pair.
     """
-    _check_draws(draws, tolerance)
     coalitions = _coalitions(case, draws)
     values = yield from _values_with_flips(case, coalitions, mask)
     allowed = _allowed(subject, values, tolerance)
@@ -103,7 +105,7 @@ def linearity(subject: Subject, case: Case) -> Metric:
 
 @metric(better="lower", family="axiom", paper="arXiv:1703.01365")
 def implementation_invariance(
-    subject: Subject, case: Case, *, other: str | Subject | None = None, tolerance: float = 1e-3
+    subject: Subject, case: Case, *, other: str | Subject | None = None, tolerance: Part = 1e-3
 ) -> float:
     """How much the scores change when another model computes the same function: ||phi - phi'||.
 
@@ -157,18 +159,6 @@ def _rounding(subject: Subject, values: np.ndarray) -> float:
 def _allowed(subject: Subject, values: np.ndarray, tolerance: float) -> float:
     """The largest difference of two values that count as equal."""
     return max(tolerance * float(np.ptp(values)), _rounding(subject, values))
-
-
-def _check_shares(**shares: float) -> None:
-    for name, share in shares.items():
-        if not 0 <= share < 1:
-            raise ValueError(f"{name} is a share from 0 to below 1, and {share} came")
-
-
-def _check_draws(draws: int, tolerance: float) -> None:
-    _check_shares(tolerance=tolerance)
-    if draws < 0:
-        raise ValueError(f"draws is a number of random sets, at least 0, and {draws} came")
 
 
 # ---- another model of the same function ------------------------------------------------------------------------------

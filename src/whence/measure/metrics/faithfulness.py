@@ -12,24 +12,29 @@ does.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from scipy.stats import kendalltau
 
 from whence.core.registry import metric
+from whence.core.specs import Between, Share
 from whence.measure.metric_protocol import Case, Curve, Metric
 from whence.model.masked_inputs import Way
 from whence.model.masked_runs import Answers, Ask
 from whence.model.subject import Subject
 
+Steps = Annotated[int, Between(1, 10_000)]
+Draws = Annotated[int, Between(1, 10_000)]
+Count = Annotated[int, Between(1, 1_000_000)]  # of features
+Part = Annotated[float, Between(0, 1, without_least=True)]
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
 SHOWN, HIDDEN = "share of features shown", "share of features hidden"
 CHANCE = "p of the target's class"  # on the axis of a curve; of a target that names no class, its value is drawn
 
 
 @metric(better="higher", paper="arXiv:2202.07304", axes=(f"{SHOWN}, highest score first", CHANCE))
-def auac(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown", special: bool = True) -> Metric:
+def auac(subject: Subject, case: Case, *, steps: Steps = 10, mask: Way = "unknown", special: bool = True) -> Metric:
     """Area under the activation curve: everything hidden, then revealed from the highest signed score to the lowest.
 
     p of the target's class at shares 0, 1/steps, ... 1 of all positions, [CLS] and its like among them as in the paper
@@ -44,7 +49,7 @@ def auac(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown"
 @metric(
     better="lower", paper="arXiv:2202.07304", axes=(f"{HIDDEN}, lowest |score| first", "squared change of the logits")
 )
-def au_mse(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown", special: bool = True) -> Metric:
+def au_mse(subject: Subject, case: Case, *, steps: Steps = 10, mask: Way = "unknown", special: bool = True) -> Metric:
     """Area under the pruning curve: features are hidden from the lowest |score| up; squared change of all logits.
 
     `steps`, `mask` and `special` are as in `auac`; the hidden share is rounded up.
@@ -54,7 +59,7 @@ def au_mse(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknow
 
 
 @metric(better="higher", paper="arXiv:2202.07304", axes=(f"{HIDDEN}, lowest |score| first", CHANCE))
-def aupc(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown", special: bool = True) -> Metric:
+def aupc(subject: Subject, case: Case, *, steps: Steps = 10, mask: Way = "unknown", special: bool = True) -> Metric:
     """The pruning curve of `au_mse`, with p of the target's class in place of the squared change.
 
     A target that names no class is watched itself.
@@ -64,7 +69,7 @@ def aupc(subject: Subject, case: Case, *, steps: int = 10, mask: Way = "unknown"
 
 
 @metric(better="higher", paper="arXiv:1806.07421", axes=(f"{SHOWN}, highest score first", CHANCE))
-def insertion(subject: Subject, case: Case, *, steps: int | None = None, mask: Way = "auto") -> Metric:
+def insertion(subject: Subject, case: Case, *, steps: Steps | None = None, mask: Way = "auto") -> Metric:
     """Everything hidden, then shown from the highest score on: area under p of the target's class.
 
     One feature at a time, or in so many equal `steps`. A target that names no class is watched itself.
@@ -74,7 +79,7 @@ def insertion(subject: Subject, case: Case, *, steps: int | None = None, mask: W
 
 
 @metric(better="lower", paper="arXiv:1806.07421", axes=(f"{HIDDEN}, highest score first", CHANCE))
-def deletion(subject: Subject, case: Case, *, steps: int | None = None, mask: Way = "auto") -> Metric:
+def deletion(subject: Subject, case: Case, *, steps: Steps | None = None, mask: Way = "auto") -> Metric:
     """Features are hidden from the highest score on: area under p of the target's class.
 
     A target that names no class is watched itself.
@@ -88,7 +93,7 @@ def comprehensiveness(
     subject: Subject,
     case: Case,
     *,
-    bins: list[float] | None = None,
+    bins: list[Share] | None = None,
     mask: Way = "delete",
     divide: Literal["bins", "bins+1"] = "bins",
 ) -> Metric:
@@ -106,7 +111,7 @@ def sufficiency(
     subject: Subject,
     case: Case,
     *,
-    bins: list[float] | None = None,
+    bins: list[Share] | None = None,
     mask: Way = "delete",
     divide: Literal["bins", "bins+1"] = "bins",
 ) -> Metric:
@@ -119,7 +124,7 @@ def sufficiency(
 
 
 @metric(better="higher", paper="arXiv:2305.10496")
-def soft_comprehensiveness(subject: Subject, case: Case, *, draws: int = 16, mask: Way = "zero") -> Metric:
+def soft_comprehensiveness(subject: Subject, case: Case, *, draws: Draws = 16, mask: Way = "zero") -> Metric:
     """Features are hidden at random, each with the probability of its score scaled to [0, 1]: the mean loss of p.
 
     Normalised by what hiding everything costs (Soft-NC); whole tokens are hidden. A target that names no class is
@@ -130,7 +135,7 @@ def soft_comprehensiveness(subject: Subject, case: Case, *, draws: int = 16, mas
 
 
 @metric(better="higher", paper="arXiv:2305.10496")
-def soft_sufficiency(subject: Subject, case: Case, *, draws: int = 16, mask: Way = "zero") -> Metric:
+def soft_sufficiency(subject: Subject, case: Case, *, draws: Draws = 16, mask: Way = "zero") -> Metric:
     """Features are kept at random, each with the probability of its score scaled to [0, 1] (Soft-NS).
 
     A target that names no class is watched itself.
@@ -147,12 +152,13 @@ def monotonicity(subject: Subject, case: Case, *, mask: Way = "auto") -> Metric:
 
 
 @metric(better="higher", paper="arXiv:1711.06104")
-def sensitivity_n(subject: Subject, case: Case, *, share: float = 0.3, subsets: int = 64, mask: Way = "auto") -> Metric:
+def sensitivity_n(
+    subject: Subject, case: Case, *, share: Part = 0.3, subsets: Draws = 64, mask: Way = "auto"
+) -> Metric:
     """Correlation between the scores of a random subset, summed, and what hiding it takes from the target.
 
     Subsets hold a `share` of the features, at least one. Not a number where either does not vary beyond rounding.
     """
-    _check_share(share, subsets)
     rng, free = np.random.default_rng([case.seed, 1]), case.free
     size = min(max(1, round(share * len(free))), len(free))
     keep = np.ones((subsets + 1, len(case.scores)), bool)
@@ -166,13 +172,12 @@ def sensitivity_n(subject: Subject, case: Case, *, share: float = 0.3, subsets: 
 
 @metric(better="lower", paper="arXiv:1901.09392")
 def infidelity(
-    subject: Subject, case: Case, *, share: float = 0.3, subsets: int = 64, mask: Way = "auto", scaled: bool = False
+    subject: Subject, case: Case, *, share: Part = 0.3, subsets: Draws = 64, mask: Way = "auto", scaled: bool = False
 ) -> Metric:
     """Mean squared difference between the scores of a random subset, summed, and what hiding it takes from the target.
 
     Every feature is hidden with the probability `share`; `scaled` first multiplies the scores by the best factor.
     """
-    _check_share(share, subsets)
     rng, free = np.random.default_rng([case.seed, 2]), case.free
     keep = np.ones((subsets + 1, len(case.scores)), bool)
     keep[1:, free] = rng.random((subsets, len(free))) >= share
@@ -197,7 +202,7 @@ def loo_agreement(subject: Subject, case: Case, *, mask: Way = "auto", absolute:
 
 
 @metric(better="higher", paper="arXiv:2201.12114")
-def sign_agreement(subject: Subject, case: Case, *, top: int | None = None, mask: Way = "auto") -> Metric:
+def sign_agreement(subject: Subject, case: Case, *, top: Count | None = None, mask: Way = "auto") -> Metric:
     """The share of what hiding each feature alone does to the target for which its score has the right sign.
 
     sum |d_i| [sgn(s_i) = sgn(d_i)] / sum |d_i|, d_i = f(x) - f(x without i): a feature counts by its effect, so that
@@ -205,8 +210,6 @@ def sign_agreement(subject: Subject, case: Case, *, top: int | None = None, mask
     so many of them. Not a number for scores without a sign, and where nothing has an effect beyond rounding. The drops
     of leave_one_out are its own scores, so the metric tells nothing of that method.
     """
-    if top is not None and top < 1:
-        raise ValueError(f"top is a number of features, at least 1, and {top} came")
     if case.residual is None:
         return float("nan")
     drops = yield from _drops_one_by_one(case, mask)
@@ -245,19 +248,12 @@ def completeness(subject: Subject, case: Case) -> float:
 
 def _shares(case: Case, scores: np.ndarray, steps: int, special: bool) -> np.ndarray:
     """The highest features at each share from none to all: (steps + 1, feature) bool."""
-    if steps < 1:
-        raise ValueError(f"a curve has at least 1 step, and steps={steps} came")
     order = case.ordered(scores)
     free = order[np.isin(order, case.tokens if special else case.free)]
     counts = np.ceil(np.arange(steps + 1) / steps * len(free) - 1e-9).astype(int)
     keep = np.zeros((steps + 1, len(scores)), bool)
     keep[:, free] = np.arange(len(free)) < counts[:, None]
     return keep
-
-
-def _check_share(share: float, subsets: int) -> None:
-    if not 0 < share <= 1 or subsets < 1:
-        raise ValueError(f"share is above 0 and at most 1, and subsets at least 1; {share} and {subsets} came")
 
 
 def _one_by_one(case: Case, scores: np.ndarray, steps: int | None) -> np.ndarray:
@@ -271,8 +267,6 @@ def _drops_by_share(
 ) -> Generator[Ask, Answers, np.ndarray]:
     """p(x) - p(x without the top shares), or p(x) - p(top shares only)."""
     shares = np.asarray(BINS if bins is None else bins, float)
-    if not len(shares) or shares.min() < 0 or shares.max() > 1:
-        raise ValueError(f"bins are shares of the features between 0 and 1, at least one, not {bins}")
     order = case.ordered(case.scores)
     order = order[np.isin(order, case.free)]
     counts = np.ceil(shares * len(order) - 1e-9).astype(int)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from scipy.ndimage import distance_transform_edt
 
 from whence.core.geometry import heatmap, patches, upsample
 from whence.core.registry import metric
+from whence.core.specs import Between
 from whence.measure.metric_protocol import Case, Curve, Metric, Unknown
 from whence.measure.metrics.plausibility import average_precision
 from whence.model import masked_inputs
@@ -25,7 +26,7 @@ def localisation(
     case: Case,
     *,
     measure: Literal["pointing", "pixel_accuracy", "miou", "map"] = "pointing",
-    tolerance: float = 0,
+    tolerance: Annotated[float, Between(0, 1_000_000)] = 0,
 ) -> float:
     """How well the map of scores, bilinear over the pixels, finds the region that decides (`truth=`, a mask of pixels).
 

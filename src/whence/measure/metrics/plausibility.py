@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from whence.core.registry import metric
+from whence.core.specs import Share
 from whence.measure.metric_protocol import Case, Unknown
 from whence.model.subject import Subject
 
@@ -17,7 +18,7 @@ def plausibility(
     case: Case,
     *,
     measure: Literal["average_precision", "auprc", "recall", "f1", "iou_f1"] = "average_precision",
-    overlap: float = 0.5,
+    overlap: Share = 0.5,
 ) -> float:
     """How well the scores' sizes single out the features that are known or believed to decide (`truth=`).
 

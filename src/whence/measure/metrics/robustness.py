@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from scipy.stats import spearmanr
 from whence.core import registry
 from whence.core.inputs import Input
 from whence.core.registry import Explained, metric
+from whence.core.specs import Between
 from whence.measure.metric_protocol import Case
 from whence.model.shifted import ShiftedSubject
 from whence.model.subject import Subject
@@ -20,14 +21,18 @@ from whence.model.weights import ShuffledWeights, duplicate, stages
 
 
 @metric(better="lower", family="robustness", paper="arXiv:1901.09392")
-def max_sensitivity(subject: Subject, case: Case, *, radius: float = 0.02, draws: int = 10) -> float:
+def max_sensitivity(
+    subject: Subject,
+    case: Case,
+    *,
+    radius: Annotated[float, Between(0, 10**6, without_least=True)] = 0.02,
+    draws: Annotated[int, Between(1, 10_000)] = 10,
+) -> float:
     """The largest ||phi(x + d) - phi(x)|| / ||phi(x)|| over random d, every entry of them within +- radius.
 
     d is added to word embeddings, pixels or region features, the target's class stays, and the method runs again on
     each x + d. Tokens that hide a feature, or stand in a baseline, are not shifted.
     """
-    if radius <= 0 or draws < 1:
-        raise ValueError(f"radius must be above 0 and draws at least 1; {radius} and {draws} came")
     with subject.lent():
         plain = scores_again(subject, case, case.item)
         size = float(np.linalg.norm(plain)) or 1.0

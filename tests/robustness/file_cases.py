@@ -20,6 +20,7 @@ import pyarrow.parquet
 from hypothesis import strategies as st
 
 import whence
+from families import LABELS
 from outcomes import Case, Wrong
 from results_by_hand import every_result
 from rightness import check_attribution
@@ -104,7 +105,9 @@ def data_cases(draw: st.DrawFn) -> Case:
     ending = draw(st.sampled_from((".csv", ".tsv", ".jsonl", ".parquet", ".txt", "")))
     if ending == ".jsonl":
         cells = st.one_of(cells, st.sampled_from((None, 3, math.nan, [1, [2]], {"text": {"text": 1}}, True, 10**40)))
-    rows = draw(st.lists(st.lists(cells, min_size=len(columns), max_size=len(columns)), min_size=1, max_size=3))
+    usual = {"text": CELLS[:2], "label": LABELS, "truth": CELLS[:1]}
+    of_row = st.tuples(*(st.one_of(*[st.sampled_from(usual.get(name, CELLS))] * 4, cells) for name in columns))
+    rows = draw(st.lists(of_row.map(list), min_size=1, max_size=3))
     writers = {".jsonl": _as_jsonl, ".parquet": _as_parquet, ".tsv": lambda c, r: _as_csv(c, r, "\t")}
     content = writers.get(ending, lambda c, r: _as_csv(c, r, ","))(columns, rows)
     content = draw(st.one_of(st.just(content), mangled(content)))

@@ -127,6 +127,8 @@ class Run:
         if not found.failed:
             return
         failure = Failure(case, found)
+        if self.last is not None and Found("", found, "").key != Found("", self.last.outcome, "").key:
+            return  # while one failure is made smaller, another is left for later
         known = self.tally.failures.get(Found(case.area, found, "").key)
         if known is not None and self.counting:
             known.times += 1

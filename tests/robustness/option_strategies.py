@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from outcomes import Injected
 from strategies import VALUES, Strategy, texts, wrong_values
 from whence.core import registry
 from whence.core.registry import Option, Record
+from whence.core.specs import Between
 
 
 def _raises(*arguments: Any) -> Any:
@@ -48,6 +49,9 @@ ARRAYS = (*(np.zeros(shape) for shape in ((), (1,), (32,), (3, 32), (0,))), np.f
 def fitting(annotation: Any) -> Strategy[Any]:
     """Values that an annotation allows; of numbers those that a user tries, in and out of range."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        bounds = [edge for one in arguments[1:] if isinstance(one, Between) for edge in (one.least, one.most + 1)]
+        return st.one_of(fitting(arguments[0]), st.sampled_from([1, *bounds]))
     if origin in (typing.Union, types.UnionType):
         return st.one_of(*(fitting(part) for part in arguments))
     if origin is typing.Literal:

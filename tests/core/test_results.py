@@ -160,7 +160,6 @@ def test_a_damaged_array_is_refused(tmp_path):
         (("input", "streams", 1), True),
         (("input", "features", 0), None),
         (("input", "texts", "text"), 3),
-        (("input", "grid"), [1, 2]),
         (("target", "name"), 3),
         (("method",), None),
         (("notes",), [1]),

@@ -537,7 +537,7 @@ def test_source_and_output() -> None:
     assert item.tensors["decoder_input_ids"].tolist() == [0, *unigram()("good masterful")["input_ids"]]
     check(item)
     with pytest.raises(ValueError, match="the output has 4 tokens, 1 more than the 3"):
-        text(raw, unigram(), task="seq2seq-lm", start_token=0, max_length=4)
+        text(raw, unigram(), task="seq2seq-lm", start_token=0, max_output=4)
     with pytest.raises(ValueError, match="decoder_start_token_id"):
         text(raw, unigram(), task="seq2seq-lm")
 

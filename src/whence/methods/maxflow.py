@@ -31,8 +31,8 @@ class Graph:
             matrix[:, ~real] = 0
             if (largest := matrix.sum(1).max()) * scale > MOST:
                 raise ValueError(
-                    f"flow counts in whole numbers up to {MOST:,}, and weights here sum to {largest:.3g}: take a scale of "
-                    f"at most {int(MOST / largest):,}, not {scale:,}"
+                    f"flow counts in whole numbers up to {MOST:,}, and weights here sum to {largest:.3g}: take a scale "
+                    f"of at most {int(MOST / largest):,}, not {scale:,}"
                 )
             i, j = np.nonzero(matrix)
             self._add((level + 1) * self.size + i, level * self.size + j, matrix[i, j])

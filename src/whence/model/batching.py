@@ -197,25 +197,46 @@ def kind_of(item: Input) -> tuple[str, ...]:
 
 
 def distinct(item: Input) -> Input:
-    """The input, grown until every stream of tokens has two or more, and no two streams have the same length."""
+    """The input, changed until every stream of tokens has two or more, and no two streams have the same length.
+
+    Of two streams one is cut where it can be: a longer one might be more than the model takes.
+    """
     names = stream_names(item)
     for name in names:
         if item.streams.count(name) == 1:
             item = grown(item, name) or item
     while len({item.streams.count(name) for name in names}) < len(names):
-        longer = next((more for name in reversed(names) if (more := grown(item, name))), None)
-        if longer is None:
+        change = _shortened if len(names) == 2 and item.streams.count(names[0]) > 2 else grown
+        changed = next((other for name in reversed(names) if (other := change(item, name))), None)
+        if changed is None:
             raise ValueError("two streams of this input have the same length and cannot be told apart")
-        item = longer
+        item = changed
     return item
+
+
+def _shortened(item: Input, stream: str) -> Input | None:
+    """The input without the last token of a stream; None when the stream has no tokens."""
+    sequences = _sequences(item, stream)
+    end = max(i for i, name in enumerate(item.streams) if name == stream)
+    columns: dict[str, Any] = {
+        name: (*getattr(item, name)[:end], *getattr(item, name)[end + 1 :]) for name in ("features", "streams", "parts")
+    }
+    columns |= {name: np.delete(getattr(item, name), end, 0) for name in _COLUMNS}
+    tensors = {name: array[:-1] if name in sequences else array for name, array in item.tensors.items()}
+    return replace(item, tensors=tensors, **columns) if sequences else None
+
+
+def _sequences(item: Input, stream: str) -> list[str]:
+    """The arguments with an entry per token of a stream; none for the patches or regions of a picture."""
+    names, length = stream_names(item), item.streams.count(stream)
+    found = [k for k, a in item.tensors.items() if stream_of(k, names) == stream and is_sequence(k, a, length)]
+    return [] if any(key.startswith(("visual", "image")) for key in found) else found
 
 
 def grown(item: Input, stream: str) -> Input | None:
     """The input with the last token of a stream repeated; None when the stream has no tokens."""
-    names = stream_names(item)
-    length = item.streams.count(stream)
-    sequences = [k for k, a in item.tensors.items() if stream_of(k, names) == stream and is_sequence(k, a, length)]
-    if not sequences or any(key.startswith(("visual", "image")) for key in sequences):
+    sequences = _sequences(item, stream)
+    if not sequences:
         return None
     end = max(i for i, name in enumerate(item.streams) if name == stream) + 1
     columns: dict[str, Any] = {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+import os
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -40,11 +42,27 @@ class Forward:
         if self._generates:
             arguments["use_cache"] = False
         order = PatchesInOrder()
-        with self.self_changes.undone(), contextlib.nullcontext() if self._shuffles is False else order:
+        in_order = contextlib.nullcontext() if self._shuffles is False else order
+        with self.misfits(tensors), self.self_changes.undone(), in_order:
             outputs = self.model(*first, **arguments)
         if self._shuffles is None:
             self._shuffles = order.used
         return outputs
+
+    @contextlib.contextmanager
+    def misfits(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+        """A scope in which an operation of the model that fails on these tensors is said to do so in one sentence."""
+        try:
+            yield
+        except (AttributeError, IndexError, RuntimeError, TypeError) as error:
+            if not _of_an_operation(error):
+                raise
+            name = type(self.model).__name__
+            shapes = ", ".join(f"{key} {tuple(t.shape)} of {str(t.dtype)[6:]}" for key, t in tensors.items())
+            raise ValueError(
+                f"{name} cannot be run on {shapes}: {str(error).strip().splitlines()[0].rstrip('.')}; check that its "
+                "tokenizer, processor or encode= fits it"
+            ) from error
 
     def decision(self, outputs: Any, batch: Batch) -> Tensor:
         """The logits that the model decides by: (batch, class); for generated text those at the last real position."""
@@ -78,6 +96,16 @@ class Forward:
         with states_at(self.model, watch, changes) as states:
             outputs = self.outputs(tensors)
         return self.decision(outputs, batch), {**states, **inputs}
+
+
+def _of_an_operation(error: Exception) -> bool:
+    """Whether an operation of torch, or code of transformers, raised an error; not a hook or a module of the user's."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    theirs = any(f"{os.sep}{package}{os.sep}" in last.filename for package in ("torch", "transformers"))
+    watched = (
+        last.name == "__torch_function__" and f"{os.sep}whence{os.sep}" in last.filename
+    )  # it called the operation
+    return (theirs or watched) and str(error).strip() != "" and not isinstance(error, torch.OutOfMemoryError)
 
 
 Seen = tuple[Tensor, dict[Site, Tensor]]  # decision logits, and states by site

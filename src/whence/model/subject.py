@@ -19,6 +19,7 @@ from whence.model import batching, encoding
 from whence.model.batching import Batch, buckets, collate, cut, kind_of
 from whence.model.discovery import At, Discovery, Structure, find_layout, no_attention
 from whence.model.forward import Forward
+from whence.model.lengths import Side, most_tokens
 from whence.model.loan import attention_path, configs, fingerprint, lent
 from whence.model.passes import Pass, Request, Streams, Trace, replaced, states_seen
 from whence.model.precision import accumulation
@@ -82,15 +83,16 @@ class Subject:
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens the model takes, where tokenizer or config say so."""
-        config = getattr(self.model, "config", None)
-        offset = max(
-            (1 + m.padding_idx for n, m in self.model.named_modules() if _counts_from_padding(n, m)), default=0
-        )
-        limits = [getattr(self._tokenizer, "model_max_length", None)]
-        for part in (config, getattr(config, "text_config", None)):
-            positions = [getattr(part, name, None) for name in ("max_position_embeddings", "n_positions")]
-            limits += [count - offset for count in positions if isinstance(count, int)]
+        """The most tokens of a text that the model takes, where tokenizer, config or tables of positions say so."""
+        return self._most("encoder")
+
+    @property
+    def max_output(self) -> int | None:
+        """The most tokens that the decoder takes, its start token among them; of other models as `max_length`."""
+        return self._most("decoder")
+
+    def _most(self, side: Side) -> int | None:
+        limits = (getattr(self._tokenizer, "model_max_length", None), most_tokens(self.model, side))
         return min((limit for limit in limits if isinstance(limit, int) and 0 < limit < 10**7), default=None)
 
     @property
@@ -157,6 +159,7 @@ class Subject:
             "task": self.task,
             "processor": self.processor,
             "max_length": self.max_length,
+            "max_output": self.max_output,
             "truncate": truncate,
             "encoder": self._encode,
         }
@@ -177,20 +180,35 @@ class Subject:
 
     def _decoded(self, item: Input) -> Input:
         """The input with the output that greedy decoding gives it."""
-        generate: Any = self.model.generate
-        settings: Any = getattr(self.model, "generation_config", None)
-        limits = [getattr(settings, name, None) for name in ("max_new_tokens", "max_length")]
-        # without a limit of the model, transformers stops at 20 tokens and cuts ordinary sentences
-        longer = {} if any(limit not in (None, 20) for limit in limits) else {"max_new_tokens": MAX_GENERATED}
-        with lent(self.model), torch.no_grad():
-            ids = generate(**self.batch([item]).tensors, do_sample=False, num_beams=1, **longer)[0].tolist()
+        limits, full = self._decoding_limits()
+        tensors = self.batch([item]).tensors
+        model: Any = self.model
+        generate = partial(model.generate, **tensors, do_sample=False, num_beams=1, **limits)
+        with lent(self.model), torch.no_grad(), self._forward.misfits(tensors):
+            try:
+                ids = generate()[0].tolist()
+            except (ValueError, IndexError):  # the cache of some models, as ProphetNet's, does not work
+                ids = generate(use_cache=False)[0].tolist()
         ids = ids[1:]  # the start token
         end = getattr(self._tokenizer, "eos_token_id", None)
-        if end in ids:
+        if end in ids and len(ids) != full:
             ids = ids[: ids.index(end) + 1]
         else:
-            item = replace(item, notes=(*item.notes, f"decoding was stopped after {len(ids)} tokens"))
+            reason = ", as many as the decoder takes" if len(ids) == full else ""
+            item = replace(item, notes=(*item.notes, f"decoding was stopped after {len(ids)} tokens{reason}"))
         return encoding.with_output(item, np.asarray(ids), self.processor, self._start_token)
+
+    def _decoding_limits(self) -> tuple[dict[str, int], int | None]:
+        """The limits that `generate` is given beside the model's own, and after how many tokens the decoder is full."""
+        settings: Any = getattr(self.model, "generation_config", None)
+        new, total = (getattr(settings, name, None) for name in ("max_new_tokens", "max_length"))
+        most = most_tokens(self.model, "decoder")
+        full = None if most is None else max(most - 1, 1)  # the start token takes one place
+        # without a limit of the model, transformers stops at 20 tokens and cuts ordinary sentences
+        wanted = new or (MAX_GENERATED if total in (None, 20) else total - 1)
+        if full is not None and wanted >= full:
+            return ({"max_length": full + 1} if new is None and total is not None else {"max_new_tokens": full}), full
+        return ({"max_new_tokens": wanted} if new is None and total in (None, 20) else {}), None
 
     def _layout(self, item: Input) -> encoding.Layout:
         """The layout of patches in a picture, found once per shape."""
@@ -460,8 +478,3 @@ def _collate(model: nn.Module, tokenizer: Any, inputs: Sequence[Input], side: st
     pad = getattr(tokenizer, "pad_token_id", None)
     pad = getattr(getattr(model, "config", None), "pad_token_id", None) if pad is None else pad
     return collate(inputs, pad_id=pad or 0, side=side, device=_device_of(model), dtype=_dtype_of(model), seed=seed)
-
-
-def _counts_from_padding(name: str, module: nn.Module) -> bool:
-    """Whether positions count from behind the padding index (RoBERTa, MPNet): that many tokens fewer are taken."""
-    return "position" in name and isinstance(module, nn.Embedding) and module.padding_idx is not None

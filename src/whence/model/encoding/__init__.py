@@ -32,6 +32,7 @@ def encode(
     task: str,
     processor: Any,
     max_length: int | None,
+    max_output: int | None = None,
     truncate: bool = False,
     image_layout: Layout | None = None,
     encoder: Callable[[Any], Any] | None = None,
@@ -49,7 +50,9 @@ def encode(
     texts = {part: checked_text(part, text) for part, text in parts.items() if part != "image"}
     inputs = []
     if texts:
-        inputs.append(encode_texts(tokenizer_of(processor, task), texts, max_length, truncate, start_token))
+        inputs.append(
+            encode_texts(tokenizer_of(processor, task), texts, (max_length, max_output), truncate, start_token)
+        )
     if picture is not None:
         inputs.append(encode_picture(processor, picture, image_layout, task))
         parts["image"] = np.asarray(picture)

@@ -14,9 +14,17 @@ from whence.model.encoding.tokenising import Tokenised, check_parts_left, cut_no
 
 
 def encode_texts(
-    tokenizer: Any, texts: dict[str, str], limit: int | None, truncate: bool, start_token: int | None
+    tokenizer: Any,
+    texts: dict[str, str],
+    limits: tuple[int | None, int | None],
+    truncate: bool,
+    start_token: int | None,
 ) -> Input:
-    """The texts of one example, by part; `start_token` is what the decoder of an encoder-decoder begins with."""
+    """The texts of one example, by part; `start_token` is what the decoder of an encoder-decoder begins with.
+
+    `limits` are the most tokens that the model takes, and that its decoder does.
+    """
+    limit, most_output = limits
     if "continuation" in texts:
         return _with_continuation(tokenizer, texts, limit, truncate)
     given = {part: text for part, text in texts.items() if part != "output"}
@@ -31,7 +39,7 @@ def encode_texts(
     if "output" not in texts:
         return encoded
     output = {"output": texts["output"]}
-    room = None if limit is None else limit - 1  # the start token takes one place
+    room = None if most_output is None else most_output - 1  # the start token takes one place
     found = tokenised(tokenizer, output, room, truncate, target=True)
     check_parts_left(found.features, output)
     return joined(encoded, decoder_side(tokenizer, found.features, texts["output"], start_token, found.notes))

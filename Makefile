@@ -6,14 +6,16 @@ PY := $(VENV)/bin/python
 PLAIN := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 WORKERS ?= 2
+MINUTES ?= 10
 
-.PHONY: help setup demo test quick lint bench zoo clean
+.PHONY: help setup demo test quick fuzz lint bench zoo clean
 
 help:
 	@echo 'make demo    explain a sentence and a digit with models that ship along; writes out/demo.html and out/digit.html'
 	@echo 'make test    lint, format, floor and type checks, and the whole test suite'
 	@echo 'make quick   the same checks, and the tests that are not marked slow'
 	@echo 'make lint    only the lint, format, floor and type checks'
+	@echo 'make fuzz    odd calls of every kind, new ones in every run: MINUTES=n, WORKERS=n'
 	@echo 'make bench   speed and memory as ratios against named peers'
 	@echo 'make zoo     train the embedded models anew: DATA=folder with sst2/ and mnist/, MODEL=name for one of them'
 	@echo 'make setup   only create .venv and install the package with its development tools'
@@ -25,14 +27,17 @@ demo: $(PLAIN)
 	@$(PY) examples/demo.py
 
 # One thread per worker: the workers already fill the cores, and sums then add up in the same order everywhere.
-test quick: export OMP_NUM_THREADS := 1
-test quick: export HF_HUB_OFFLINE := 1
-test quick: export TRANSFORMERS_OFFLINE := 1
+test quick fuzz: export OMP_NUM_THREADS := 1
+test quick fuzz: export HF_HUB_OFFLINE := 1
+test quick fuzz: export TRANSFORMERS_OFFLINE := 1
 test: lint
 	$(PY) -m pytest -n $(WORKERS)
 
 quick: lint
 	$(PY) -m pytest -n $(WORKERS) -m 'not slow'
+
+fuzz: $(DEV)
+	@$(PY) tests/robustness/fuzz.py --minutes $(MINUTES) --workers $(WORKERS)
 
 lint: $(DEV)
 	$(PY) -m ruff check .
@@ -49,7 +54,7 @@ zoo: $(DEV)
 	$(PY) -m training $(MODEL) $(if $(DATA),--data $(DATA))
 
 clean:
-	rm -rf build dist out .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
+	rm -rf build dist out .hypothesis .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
 	find src tests examples benchmarks training -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The exact torch of constraints.txt: the newest one may bring gigabytes of GPU libraries along.

@@ -327,6 +327,12 @@ def test_the_nearest_label_is_suggested() -> None:
     refused(subject("bert"), "a film", "did you mean 'positive'?", target="postive")
 
 
+def test_long_values_are_not_shown_whole() -> None:
+    for target in ("x" * 5000, ["x" * 5000], "contrast(" + "0," * 3000 + ")"):
+        assert len(refusal(lambda target=target: whence.explain(subject("bert"), "a film", target=target))) < 300
+    assert "xxx... (5,002 letters)" in refusal(lambda: whence.explain(subject("bert"), "a film", "x" * 5000))
+
+
 @pytest.mark.parametrize("target", [3, -1, 10**9, np.int64(7), "logit(3)", "contrast(0, 3)", whence.Target("logit", 3)])
 def test_an_index_out_of_range_says_the_range(target: Any) -> None:
     refused(subject("bert"), "a film", "out of range", "3 classes", target=target)
@@ -344,7 +350,9 @@ def test_an_index_out_of_range_without_labels_says_the_range() -> None:
     assert explained(made, "a film", target=2).target.index == 2  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("target", [True, 1.5, b"x", {"a": 1}, "probability(True)", whence.Target("nokind", 1)])
+@pytest.mark.parametrize(
+    "target", [True, 1.5, b"x", {"a": 1}, np.zeros((2, 2)), "probability(True)", whence.Target("nokind", 1)]
+)
 def test_what_is_no_target_is_refused(target: Any) -> None:
     refused(subject("bert"), "a film", "target", target=target)
 

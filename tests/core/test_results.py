@@ -154,6 +154,29 @@ def test_a_damaged_array_is_refused(tmp_path):
         Attribution.load(path)
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("input", "streams", 1), True),
+        (("input", "features", 0), None),
+        (("input", "texts", "text"), 3),
+        (("target", "name"), 3),
+        (("method",), None),
+        (("notes",), [1]),
+    ],
+)
+def test_a_value_of_another_type_is_refused(place, value, tmp_path):
+    text_example().save(tmp_path / "a.json")
+    content = json.loads((tmp_path / "a.json").read_text())
+    holder = content
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="is damaged"):
+        str(Attribution.load(tmp_path / "a.json"))
+
+
 def test_dicts_of_inputs_and_targets_come_back_equal():
     for record in (text_example().input, picture_example().input, Target("contrast", 1, "a", 0, "b", True)):
         data = json.loads(json.dumps(record.to_dict(), allow_nan=False))

@@ -194,6 +194,12 @@ def test_a_model_without_its_head_is_refused(copied: Callable[[str], Path]) -> N
     refused(reweighted(copied("bert"), headless), "classifier.bias", "classifier.weight", "random")
 
 
+def test_loading_draws_no_random_numbers(copied: Callable[[str], Path]) -> None:
+    before = torch.get_rng_state()
+    refused(configured(copied("bert"), hidden_size=48), "random")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_model_without_a_layer_is_refused(copied: Callable[[str], Path]) -> None:
     folder = configured(copied("bert"), num_hidden_layers=3)
     refused(folder, "bert.encoder.layer.2", "random")

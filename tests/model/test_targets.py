@@ -449,3 +449,23 @@ def test_deleting_tokens_and_reading_one_by_its_number_do_not_go_together() -> N
     with pytest.raises(ValueError, match="reads token 3, whose number changes when others are deleted"):
         whence.score(subject_of("bert"), a, "comprehensiveness")
     assert np.isfinite(whence.score(subject_of("bert"), a, "comprehensiveness(mask='auto')").value)
+
+
+def test_a_function_that_works_in_place_gets_a_copy() -> None:
+    def doubled(logits: Tensor, batch: Any) -> Tensor:
+        return (logits * 2)[:, 0]
+
+    def in_place(logits: Tensor, batch: Any) -> Tensor:
+        return logits.mul_(2)[:, 0]
+
+    for method in ("gradient_x_input", "leave_one_out"):
+        found = whence.explain(subject_of("bert"), "a film", method, in_place)
+        wanted = whence.explain(subject_of("bert"), "a film", method, doubled)
+        assert found.output == wanted.output and np.array_equal(found.scores, wanted.scores)
+
+
+def test_a_channel_of_pixels_is_read_as_their_mean() -> None:
+    picture = family("vit").inputs[2]
+    a = whence.explain(subject_of("vit"), picture, "gradient_x_input", whence.Target.neuron("pixels", 1))
+    pixels = plain_inputs(family("vit"), picture)["pixel_values"][0]
+    assert a.output == pytest.approx(float(pixels[1].mean()), abs=1e-5)

@@ -180,6 +180,10 @@ def test_shapes_are_checked() -> None:
         ({"streams": "text:image"}, "there is text:text"),
         ({"head": 1, "all_heads": True}, "head 1 too"),
         ({"layer": 1, "all_layers": True}, "layer 1 too"),
+        ({"layer": 1.5}, "a layer is named by its number, not by 1.5"),
+        ({"head": True}, "a head is named by its number, not by True"),
+        ({"query": 1.5}, "a query is named by its number, not by 1.5"),
+        ({"streams": 3}, "as 'target:source', not 3"),
     ],
 )
 def test_choices_that_do_not_exist(choice: dict[str, Any], message: str) -> None:

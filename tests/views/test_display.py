@@ -300,6 +300,13 @@ def evil_results() -> dict[str, Result]:
     }
 
 
+def test_a_page_with_a_lone_surrogate_can_be_written(tmp_path):
+    calls = conservation_example()
+    odd = replace(calls.rows[0], block="a \ud83d film")
+    replace(calls, rows=(odd, *calls.rows[1:])).write(tmp_path / "a.html")
+    assert "a \\ud83d film" in (tmp_path / "a.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("name", evil_results())
 def test_no_text_breaks_out_of_a_page(name: str) -> None:
     page = evil_results()[name].to_html()

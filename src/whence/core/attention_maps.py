@@ -15,6 +15,7 @@ from whence.core.geometry import patches
 from whence.core.inputs import Input, check_axis
 from whence.core.results import Result
 from whence.core.storage import floats, read_only
+from whence.core.wording import shown
 
 Panel = tuple[int, int | None]  # layer and head; None is the mean over the heads
 
@@ -157,7 +158,10 @@ def _pair(maps: AttentionMaps, streams: str | tuple[str, str] | None) -> tuple[s
     """The streams of queries and keys; where none are named, cross-attention of a decoder, else the first."""
     if streams is None:
         return ("target", "source") if ("target", "source") in maps.weights else next(iter(maps.weights))
-    pair = tuple(streams.split(":")) if isinstance(streams, str) else tuple(streams)
+    pair = tuple(streams.split(":")) if isinstance(streams, str) else streams
+    if not isinstance(pair, (tuple, list)):
+        raise ValueError(f"streams names those of queries and keys, as 'target:source', not {shown(streams)}")
+    pair = tuple(pair)
     if pair not in maps.weights:
         known = ", ".join(":".join(pair) for pair in maps.weights)
         raise ValueError(
@@ -168,9 +172,11 @@ def _pair(maps: AttentionMaps, streams: str | tuple[str, str] | None) -> tuple[s
 
 def _in_range(what: str, wanted: int, count: int) -> int:
     """The number of a layer, head or query, where negative numbers count from the end."""
+    if isinstance(wanted, bool) or not isinstance(wanted, (int, np.integer)):
+        raise ValueError(f"a {what} is named by its number, not by {shown(wanted)}")
     if not -count <= wanted < count:
         raise ValueError(f"{what} {wanted} is out of range: there are {count} here, from 0 to {count - 1}")
-    return wanted % count
+    return int(wanted) % count
 
 
 def _query_row(maps: AttentionMaps, rows: Sequence[int], query: int | str | None, over_picture: bool) -> int | None:
@@ -179,7 +185,7 @@ def _query_row(maps: AttentionMaps, rows: Sequence[int], query: int | str | None
         return None
     if query is None:
         return next((n for n, i in enumerate(rows) if maps.input.special[i]), None) if over_picture else None
-    if isinstance(query, int):
+    if not isinstance(query, str):
         return _in_range("query", query, len(rows))
     names = [maps.input.features[i] for i in rows]
     found = [n for n, name in enumerate(names) if name == query] or [

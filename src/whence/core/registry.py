@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whence.core import extensions, specs, tasks
-from whence.core.wording import suggest
+from whence.core.wording import shown, suggest
 
 RESERVED = ("target", "seed", "batch_size", "truncate", "progress")  # options of `explain` itself
 
@@ -173,7 +173,7 @@ def find(kind: str, name: str) -> Record:
     known = _records[kind]
     if name in known:
         return known[name]
-    raise ValueError(f"unknown {kind} {name!r}; {suggest(name, known)}")
+    raise ValueError(f"unknown {kind} {shown(name)}; {suggest(name, known)}")
 
 
 def resolve(kind: str, spec: str, options: Mapping[str, Any] | None = None) -> tuple[Record, dict[str, Any]]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import math
+import types
+import typing
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -143,8 +146,44 @@ def _decode(value: Any) -> Any:
     if "$record" in value:
         cls = _classes[value["$record"]]
         names = {item.name for item in fields(cls)} & value.keys()  # type: ignore[arg-type]
-        return cls(**{name: _decode(value[name]) for name in names})
+        record = cls(**{name: _decode(value[name]) for name in names})
+        for name, annotation in _types(cls).items():
+            if not _suits(getattr(record, name), annotation):
+                raise ValueError(f"{cls.__name__}.{name} is no {annotation}")
+        return record
     return {key: _decode(item) for key, item in value.items()}
+
+
+@cache
+def _types(cls: type) -> dict[str, Any]:
+    """The annotations of a record's fields."""
+    hints = typing.get_type_hints(cls)
+    return {item.name: hints[item.name] for item in fields(cls)}  # type: ignore[arg-type]
+
+
+def _suits(value: Any, annotation: Any) -> bool:
+    """Whether a value that was read is what a field is made for; numbers may be written as whole ones."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is Any:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(_suits(value, part) for part in arguments)
+    if origin is tuple and arguments[-1:] == (Ellipsis,):
+        return isinstance(value, tuple) and all(_suits(item, arguments[0]) for item in value)
+    if origin is tuple:
+        return isinstance(value, tuple) and len(value) == len(arguments) and all(map(_suits, value, arguments))
+    if origin is dict:
+        pairs = (
+            [part for pair in value.items() for part in zip(pair, arguments, strict=True)]
+            if type(value) is dict
+            else []
+        )
+        return type(value) is dict and all(_suits(*pair) for pair in pairs)
+    if annotation is float:
+        return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if annotation is int:
+        return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return isinstance(value, annotation)
 
 
 def _decode_array(value: dict[str, Any]) -> Any:

@@ -30,9 +30,9 @@ def first_sentence(error: BaseException) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as an error shows it: its repr, cut where it is long."""
+    """A value as an error shows it: its repr on one line, cut where it is long."""
     try:
-        text = repr(value)
+        text = " ".join(repr(value).split("\n"))
     except (ValueError, RecursionError):  # a number of thousands of digits; lists in lists without end
         return f"a {type(value).__name__} too long to show"
     return text if len(text) <= MAX_SHOWN else f"{text[:80]}... ({len(text):,} letters)"

@@ -193,7 +193,8 @@ def _model(place: str, trust: dict[str, Any], options: dict[str, Any]) -> Any:
     model_class, architecture = _model_class(place, trust)
     wanted = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        with _no_progress_bar():  # weights of a folder are read in an instant
+        # weights of a folder are read in an instant; those that are missing are drawn, before they are refused
+        with _no_progress_bar(), torch.random.fork_rng(devices=[]):
             model, info = model_class.from_pretrained(place, **trust, **options, **wanted)
     except Exception as error:
         raise ValueError(

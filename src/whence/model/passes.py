@@ -240,10 +240,12 @@ def states_seen(
         sites = discovery.sites(at)
         stream = next((s for s in reversed(sites) if s in discovery.structure.deciding), next(reversed(sites)))
         site = sites[stream]
-        spans = site.stream in batch.streams or site.stream == "*"
-        real = (batch.mask if site.stream == "*" else batch.streams[site.stream]) if spans else None
-        deciding = discovery.deciding_tokens(batch, site.stream) if spans else None
-        found[at] = StateSeen(site.turned(seen[site]), real, deciding)
+        state = site.turned(seen[site])
+        real = batch.mask if site.stream == "*" else batch.streams.get(site.stream)
+        if real is not None and state.shape[:-1] != real.shape:
+            real = None  # pixels are no tokens
+        deciding = None if real is None else discovery.deciding_tokens(batch, site.stream)
+        found[at] = StateSeen(state, real, deciding)
     return found
 
 

@@ -12,11 +12,12 @@ import numpy as np
 
 from whence.core.inputs import POSITIONS, Input, Target
 from whence.core.specs import expression
-from whence.core.wording import suggest
+from whence.core.wording import shown, suggest
 from whence.model.places import ANSWERS, answer_named, first_pieces, masks, placed, span_number, token_named, words
 from whence.model.targets import FORMULAS, Function
 
 KINDS = tuple(FORMULAS)  # of a class or token
+MAX_LETTERS = 1_000  # of a written target; no label or token is as long
 STATE_KINDS = ("neuron", "channel", "direction")
 
 
@@ -54,7 +55,9 @@ def resolve(wanted: Any, subject: Namer, item: Input | None = None) -> Target | 
     if callable(wanted):
         return wanted
     if isinstance(wanted, bool) or not isinstance(wanted, (str, int, np.integer, type(None))):
-        raise ValueError(f"a target is a label, an index, a token's text or a function, not {wanted!r}")
+        raise ValueError(f"a target is a label, an index, a token's text or a function, not {shown(wanted)}")
+    if isinstance(wanted, str) and len(wanted) > MAX_LETTERS:
+        raise ValueError(f"a target has at most {MAX_LETTERS:,} letters, and {shown(wanted)} came")
     # kinds come before tokens: a vocabulary may hold "margin", and to some tokenizers any text is one unknown token
     kinds = (*KINDS, *STATE_KINDS, *(ANSWERS if subject.reads == "span" else ()))
     spec = None if wanted is None or wanted in (subject.labels or ()) else _parsed(wanted, kinds)

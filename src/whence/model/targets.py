@@ -302,8 +302,9 @@ def _read_position(target: Target, units: Tensor, seen: StateSeen) -> Tensor:
 
 
 def _function_values(function: Function, logits: Tensor, batch: Any, states: Mapping[str | int, StateSeen]) -> Tensor:
-    asked = {place: states[place].state for place in getattr(function, "states", ())}
-    value = function(logits, batch, asked) if asked else function(logits, batch)
+    asked = {place: states[place].state.clone() for place in getattr(function, "states", ())}
+    given = (logits.clone(), batch)  # copies: a function may work in place, and others read the same logits and states
+    value = function(*given, asked) if asked else function(*given)
     if not isinstance(value, Tensor) or value.shape != logits.shape[:1]:
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"a target function returns one value per example, shape ({len(logits)},), not {got}")

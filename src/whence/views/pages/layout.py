@@ -37,7 +37,8 @@ def _environment() -> Any:
 def rendered(*parts: Part) -> str:
     """A page that needs nothing else and follows the notebook's colours or the reader's light or dark mode."""
     ends = {"colour_for": css(FOR), "colour_against": css(AGAINST)}
-    return str(_environment().get_template("base.html").render(parts=parts, **ends))
+    page = str(_environment().get_template("base.html").render(parts=parts, **ends))
+    return page.encode("utf-8", "backslashreplace").decode()  # no file can hold a lone surrogate
 
 
 @dataclass(frozen=True)

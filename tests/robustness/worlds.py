@@ -1,0 +1,61 @@
+"""The models that cases run on: one tiny random model of each kind, made once, and the folders they are saved in."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+import whence
+from families import family, subject_of
+from whence.core.results import Attribution
+from whence.model.subject import Subject
+
+# an encoder, a vision transformer, a grouped-query language model, an encoder-decoder, image and text, a plain module
+KINDS = ("bert", "vit", "qwen3", "t5", "clip", "torch-sdpa")
+SAVED = ("bert", "vit", "qwen3", "t5", "clip")
+
+
+def shared(kind: str) -> Subject:
+    """The subject of a kind that all cases share; they must leave it as it is."""
+    return subject_of(kind)
+
+
+def new(kind: str) -> Subject:
+    """A subject of the shared model that knows nothing of it yet."""
+    made = family(kind)
+    return whence.wrap(made.model, made.processor, **made.kwargs)
+
+
+def plain_input(kind: str, number: int = 0) -> Any:
+    """An ordinary input of a kind of model."""
+    return family(kind).inputs[number]
+
+
+@cache
+def scratch() -> Path:
+    """A folder for files of this process, which goes when it ends."""
+    folder = Path(tempfile.mkdtemp(prefix="whence-robustness-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
+def saved(kind: str) -> Path:
+    """The folder of a model with all that belongs to it, as save_pretrained writes it."""
+    folder, made = scratch() / "models" / kind, family(kind)
+    transformers.logging.disable_progress_bar()
+    made.model.save_pretrained(folder)
+    made.processor.save_pretrained(folder)
+    return folder
+
+
+@cache
+def explained(kind: str, method: str) -> Attribution:
+    """What a method says of the ordinary input, for cases that need an attribution or compare with it."""
+    return whence.explain(shared(kind), plain_input(kind), method)

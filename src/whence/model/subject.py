@@ -17,6 +17,7 @@ from whence.core.inputs import Input
 from whence.core.tasks import TASKS
 from whence.model import batching, encoding
 from whence.model.batching import Batch, buckets, collate, cut, kind_of
+from whence.model.decoding import greedy, start_token
 from whence.model.discovery import At, Discovery, Structure, find_layout, no_attention
 from whence.model.forward import Forward
 from whence.model.lengths import Side, most_tokens
@@ -31,7 +32,6 @@ from whence.model.target_specs import resolve
 from whence.model.targets import Aim, StateSeen
 from whence.model.watching import Listener, Site, every_call
 
-MAX_GENERATED = 256  # tokens of greedy decoding
 TOKEN_IDS = ("input_ids", "decoder_input_ids")
 
 
@@ -166,15 +166,10 @@ class Subject:
 
     @property
     def _start_token(self) -> int:
-        config, generation = self.model.config, getattr(self.model, "generation_config", None)
-        for holder in (generation, config):
-            start = getattr(holder, "decoder_start_token_id", None)
-            if start is not None:
-                return int(start)
-        start = getattr(config, "bos_token_id", None)
+        start = start_token(self.model)
         if start is None:
             raise ValueError(f"{self.name} does not say with which token decoding starts; set decoder_start_token_id")
-        return int(start)
+        return start
 
     # ---- encoding ----------------------------------------------------------------------------------------------------
 
@@ -223,38 +218,10 @@ class Subject:
 
     def _decoded(self, item: Input) -> Input:
         """The input with the output that greedy decoding gives it."""
-        limits, full = self._decoding_limits()
-        tensors = self.batch([item]).tensors
-        model: Any = self.model
-        generate = partial(model.generate, **tensors, do_sample=False, num_beams=1, **limits)
-        start = torch.tensor([[self._start_token]], device=self.device)
-        with lent(self.model), torch.no_grad(), self._forward.misfits(tensors):
-            self._forward.observe({**tensors, "decoder_input_ids": start})
-            with self.self_changes.undone():
-                try:
-                    ids = generate()[0].tolist()
-                except (ValueError, IndexError):  # the cache of some models, as ProphetNet's, does not work
-                    ids = generate(use_cache=False)[0].tolist()
-        ids = ids[1:]  # the start token
-        end = getattr(self._tokenizer, "eos_token_id", None)
-        if end in ids and len(ids) != full:
-            ids = ids[: ids.index(end) + 1]
-        else:
-            reason = ", as many as the decoder takes" if len(ids) == full else ""
-            item = replace(item, notes=(*item.notes, f"decoding was stopped after {len(ids)} tokens{reason}"))
-        return encoding.with_output(item, np.asarray(ids), self.processor, self._start_token)
-
-    def _decoding_limits(self) -> tuple[dict[str, int], int | None]:
-        """The limits that `generate` is given beside the model's own, and after how many tokens the decoder is full."""
-        settings: Any = getattr(self.model, "generation_config", None)
-        new, total = (getattr(settings, name, None) for name in ("max_new_tokens", "max_length"))
-        most = most_tokens(self.model, "decoder")
-        full = None if most is None else max(most - 1, 1)  # the start token takes one place
-        # without a limit of the model, transformers stops at 20 tokens and cuts ordinary sentences
-        wanted = new or (MAX_GENERATED if total in (None, 20) else total - 1)
-        if full is not None and wanted >= full:
-            return ({"max_length": full + 1} if new is None and total is not None else {"max_new_tokens": full}), full
-        return ({"max_new_tokens": wanted} if new is None and total in (None, 20) else {}), None
+        start, end = self._start_token, getattr(self._tokenizer, "eos_token_id", None)
+        ids, note = greedy(self._forward, self.batch([item]).tensors, start, end)
+        item = replace(item, notes=(*item.notes, note)) if note else item
+        return encoding.with_output(item, np.asarray(ids), self.processor, start)
 
     def _layout(self, item: Input) -> encoding.Layout:
         """The layout of patches in a picture, found once per shape."""

@@ -26,6 +26,7 @@ _RECOMPUTED = ("position_ids", "token_type_ids", "attn.bias", "attn.masked_bias"
 # Endings of weights of heads that models of other tasks leave out, as checkpoints of pretrained models have them.
 _OTHER_HEADS = tuple(f"{head}.{end}" for head in ("pooler.dense", "seq_relationship") for end in ("weight", "bias"))
 _NOT_TEXT = {"bbox", "image", "pixel_values", "input_features", "visual_feats", "xpath_tags_seq"}  # arguments
+MAX_LETTERS = 1_000  # of a name
 _TOKENIZER_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "source.spm", "merges")  # how their names begin
 
 
@@ -91,6 +92,10 @@ def load(
 
     Code that a folder or hub id brings along runs only with `trust_remote_code=True`.
     """
+    if not isinstance(name, str | Path) or not str(name).strip() or len(str(name)) > MAX_LETTERS:
+        raise ValueError(f"load takes the name of an embedded model, a folder or a hub id, not {shown(name)}")
+    _check_device(device)
+    _check_dtype(dtype)
     embedded = str(name) in zoo.names()
     place = str(zoo.folder(str(name))) if embedded else os.path.expanduser(name)
     if not embedded:
@@ -102,7 +107,8 @@ def load(
     if processor is None and task != "module":
         kind = "image processor" if tasks.TASKS[task].processor == "AutoImageProcessor" else "tokenizer"
         raise ValueError(
-            f"{place!r} has no {kind}, which {task} needs; save it beside the model, or wrap the model with one"
+            f"{place!r} has no {kind} that can be read, which {task} needs; save it beside the model, or wrap the "
+            "model with one"
         )
     encode = zoo.encoder(str(name), _text_encoder(processor)) if embedded else None
     return wrap(model.to(device) if device else model, processor, task=task, encode=encode, name=Path(place).name)
@@ -179,6 +185,8 @@ def _text_encoder(tokenizer: Any) -> Callable[[str], Any]:
 
 def _check_place(place: str) -> None:
     """An error for a folder that does not exist and for a misspelt embedded model, before a hub is asked for it."""
+    if Path(place).is_file():
+        raise ValueError(f"{place!r} is a file; give the folder that holds config.json and the weights")
     if not Path(place).is_dir() and ("\\" in place or place.startswith((".", "/", "~"))):
         raise FileNotFoundError(f"there is no folder {place!r}; give a folder with config.json, or a hub id")
     near = difflib.get_close_matches(place, zoo.names(), n=1, cutoff=0.7)
@@ -186,6 +194,25 @@ def _check_place(place: str) -> None:
         raise FileNotFoundError(f"there is no model {place!r}; did you mean {near[0]!r}?")
     if Path(place).is_dir() and not (Path(place) / "config.json").exists():
         raise ValueError(f"the folder {place!r} has no config.json; give one that save_pretrained made")
+
+
+def _check_device(device: Any) -> None:
+    """An error for a device that torch does not know or that this machine lacks, before anything is read."""
+    if device is None:
+        return
+    try:
+        if isinstance(device, bool) or not isinstance(device, str | int | torch.device) or device == "":
+            raise TypeError("it is named by a text such as 'cpu' or 'cuda:0'")
+        torch.empty(0, device=device)
+    except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
+        raise ValueError(f"the device {shown(device)} cannot be used here: {first_sentence(error)}") from error
+
+
+def _check_dtype(dtype: Any) -> None:
+    """An error for a type of numbers that a model cannot have."""
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype not in (None, "auto") and not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise ValueError(f"dtype= is a floating-point type, as 'bfloat16' or torch.float32, not {shown(dtype)}")
 
 
 def _model(place: str, trust: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -230,7 +257,8 @@ def _model_class(place: str, trust: dict[str, Any]) -> tuple[Any, str]:
         if _wants_trust(error):
             raise _untrusted(place) from error
         raise ValueError(f"{place!r} cannot be read as a model: {first_sentence(error)}") from error
-    architecture = (getattr(config, "architectures", None) or [""])[0]
+    named = getattr(config, "architectures", None)
+    architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
     model_class: Any = getattr(transformers, architecture, None) if architecture else None
     if isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel):
         return model_class, architecture
@@ -262,9 +290,13 @@ def _processor(place: str, task: str, trust: dict[str, Any]) -> Any:
 
     try:
         processor = getattr(transformers, tasks.TASKS[task].processor).from_pretrained(place, **trust)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # tokenizers raise errors of no kind of their own
         if _wants_trust(error):
             raise _untrusted(place) from error
+        if not isinstance(error, OSError | ValueError):
+            raise ValueError(
+                f"the tokenizer or processor of {place!r} cannot be read: {first_sentence(error)}"
+            ) from error
         return None
     # Where a tokenizer's files are missing, transformers makes a tokenizer without words and gives no warning.
     is_tokenizer = hasattr(processor, "convert_ids_to_tokens")

@@ -184,7 +184,7 @@ def _check_same(subject: Subject, other: Subject, case: Case, tolerance: float) 
     one = MaskedRuns(subject).answers([case.item], [inputs], subject.aim([logit]))[0].logits
     try:
         two = MaskedRuns(other).answers([case.item], [inputs], other.aim([logit]))[0].logits
-    except (TypeError, RuntimeError, IndexError) as error:
+    except (TypeError, RuntimeError, IndexError, ValueError) as error:
         raise ValueError(
             f"other= takes what {subject.name} takes, and {other.name} cannot be run on it: {error}"
         ) from error

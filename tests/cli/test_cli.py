@@ -189,8 +189,8 @@ def test_tokens_and_answers_as_targets(tmp_path: Path) -> None:
         family(name).processor.save_pretrained(tmp_path / name)
     tagger, answerer, filler = (tmp_path / name for name in ("bert-tagger", "distilbert-answerer", "albert-filler"))
     file = tmp_path / "a.json"
-    shown = done("explain", TEXT, "-m", tagger, "--target", "logit('B-PER', at='film')", "--save", file)
-    assert "target    logit of 'B-PER' at 'film'\n" in shown
+    shown = done("explain", TEXT, "-m", tagger, "--target", "logit('B-PER', at='actors')", "--save", file)
+    assert "target    logit of 'B-PER' at 'actors'\n" in shown
     assert done("score", file, "-m", tagger, "--metric", "auac").startswith("auac = ")
     pair = ("what was it ?", "it was 1990")
     assert "target    logit of the start of '1990'\n" in done(

@@ -144,8 +144,8 @@ def _decode(value: Any) -> Any:
     if "$array" in value:
         return _decode_array(value)
     if "$record" in value:
-        cls = _classes[value["$record"]]
-        names = {item.name for item in fields(cls)} & value.keys()  # type: ignore[arg-type]
+        cls: Any = _classes[value["$record"]]
+        names = {item.name for item in fields(cls)} & value.keys()
         record = cls(**{name: _decode(value[name]) for name in names})
         for name, annotation in _types(cls).items():
             if not _suits(getattr(record, name), annotation):
@@ -155,10 +155,10 @@ def _decode(value: Any) -> Any:
 
 
 @cache
-def _types(cls: type) -> dict[str, Any]:
+def _types(cls: Any) -> dict[str, Any]:
     """The annotations of a record's fields."""
     hints = typing.get_type_hints(cls)
-    return {item.name: hints[item.name] for item in fields(cls)}  # type: ignore[arg-type]
+    return {item.name: hints[item.name] for item in fields(cls)}
 
 
 def _suits(value: Any, annotation: Any) -> bool:

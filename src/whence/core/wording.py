@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +22,11 @@ def suggest(name: str, known: Iterable[object]) -> str:
 def quoted(names: Iterable[object]) -> str:
     """Names in quotation marks with commas between them: `'a', 'b'`."""
     return ", ".join(repr(name) for name in names)
+
+
+def first_sentence(error: BaseException) -> str:
+    """The first sentence of an error, without its full stop."""
+    return re.split(r"(?<=[.!?])\s|\n", str(error).strip() or repr(error), maxsplit=1)[0].rstrip(".")
 
 
 def shown(value: Any) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from whence.core.wording import first_sentence
 from whence.model.batching import Batch
 from whence.model.self_changes import SelfChanges
 from whence.model.watching import Site, states_at
@@ -26,8 +27,15 @@ class Forward:
     puts those attributes back, and patches keep their order.
     """
 
-    def __init__(self, model: nn.Module, *, generates: bool, output: Callable[[Any], Tensor] | None) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        generates: bool,
+        output: Callable[[Any], Tensor] | None,
+        classes: int | None = None,
+    ) -> None:
+        self.model, self._classes = model, classes  # how many classes have names; None where that is not known
         self._generates, self._output = generates, output
         self.self_changes = SelfChanges(model)
         self._shuffles: bool | None = None  # the model draws the order of its patches; None: not known yet
@@ -54,13 +62,13 @@ class Forward:
         """A scope in which an operation of the model that fails on these tensors is said to do so in one sentence."""
         try:
             yield
-        except (AttributeError, IndexError, RuntimeError, TypeError) as error:
+        except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             if not _of_an_operation(error):
                 raise
             name = type(self.model).__name__
             shapes = ", ".join(f"{key} {tuple(t.shape)} of {str(t.dtype)[6:]}" for key, t in tensors.items())
             raise ValueError(
-                f"{name} cannot be run on {shapes}: {str(error).strip().splitlines()[0].rstrip('.')}; check that its "
+                f"{name} cannot be run on {shapes}: {first_sentence(error)}; check that its "
                 "tokenizer, processor or encode= fits it"
             ) from error
 
@@ -80,6 +88,17 @@ class Forward:
             raise ValueError(
                 f"expected one row of logits per example, shape ({len(batch)}, class), and got {tuple(logits.shape)}; "
                 "pass whence.wrap(..., output=function) that returns them"
+            )
+        if not logits.is_floating_point() or not logits.shape[1]:
+            raise ValueError(
+                f"logits are numbers with a fraction, one per class, and {type(self.model).__name__} gave "
+                f"{logits.shape[1]} of {str(logits.dtype)[6:]}; "
+                "pass whence.wrap(..., output=function) that returns them as they were before a decision"
+            )
+        if self._classes not in (None, logits.shape[1]):
+            raise ValueError(
+                f"labels= names {self._classes} classes, and {type(self.model).__name__} gives {logits.shape[1]} "
+                "logits; give every class a name"
             )
         return logits
 

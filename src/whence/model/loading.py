@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +15,13 @@ from torch import Tensor, nn
 
 from whence import zoo
 from whence.core import tasks
-from whence.core.wording import suggest
+from whence.core.wording import first_sentence, shown, suggest
 from whence.model import encoding
 from whence.model.subject import Subject
 
 # Endings of buffers that older versions of transformers saved and newer ones compute.
 _RECOMPUTED = ("position_ids", "token_type_ids", "attn.bias", "attn.masked_bias", "inv_freq", "relative_position_index")
+MAX_LETTERS = 1_000  # of a name
 _TOKENIZER_FILES = ("tokenizer", "vocab", "spiece", "sentencepiece", "source.spm", "merges")  # how their names begin
 
 
@@ -43,6 +43,7 @@ def wrap(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"wrap takes a torch module, not {type(model).__name__}; whence.load takes names and folders")
+    _check_arguments(processor, task, labels, encode, output)
     task = task or ("module" if encode is not None else _task_of(model))
     if task not in tasks.NAMES:
         raise ValueError(f"unknown task {task!r}; {suggest(task, tasks.NAMES)}")
@@ -53,12 +54,21 @@ def wrap(
             f"example into the module's tensors and feature names, or task= one of {known}"
         )
     word_embedding = _module_name(model, embedding)
+    named = len(labels) if labels else None  # classes that the caller has names for
     if hasattr(model, "logit_scale") and output is None and task == "image-text":
         labels = ("similarity",)  # of picture and text: the only logit that such a model has
     elif labels is None:
         labels = _labels_of(model, task)
     return Subject(
-        model, processor, task=task, labels=labels, encode=encode, output=output, embedding=word_embedding, name=name
+        model,
+        processor,
+        task=task,
+        labels=labels,
+        encode=encode,
+        output=output,
+        embedding=word_embedding,
+        name=str(name),
+        classes=named,
     )
 
 
@@ -73,6 +83,10 @@ def load(
 
     Code that a folder or hub id brings along runs only with `trust_remote_code=True`.
     """
+    if not isinstance(name, str | Path) or not str(name).strip() or len(str(name)) > MAX_LETTERS:
+        raise ValueError(f"load takes the name of an embedded model, a folder or a hub id, not {shown(name)}")
+    _check_device(device)
+    _check_dtype(dtype)
     embedded = str(name) in zoo.names()
     place = str(zoo.folder(str(name))) if embedded else os.path.expanduser(name)
     if not embedded:
@@ -84,10 +98,28 @@ def load(
     if processor is None and task != "module":
         kind = "image processor" if tasks.TASKS[task].processor == "AutoImageProcessor" else "tokenizer"
         raise ValueError(
-            f"{place!r} has no {kind}, which {task} needs; save it beside the model, or wrap the model with one"
+            f"{place!r} has no {kind} that can be read, which {task} needs; save it beside the model, or wrap the model "
+            "with one"
         )
     encode = zoo.encoder(str(name), _text_encoder(processor)) if embedded else None
     return wrap(model.to(device) if device else model, processor, task=task, encode=encode, name=Path(place).name)
+
+
+def _check_arguments(processor: Any, task: Any, labels: Any, encode: Any, output: Any) -> None:
+    """An error for an argument of `wrap` that is not of its kind."""
+    for name, function in (("encode", encode), ("output", output)):
+        if function is not None and not callable(function):
+            raise TypeError(f"{name}= is a function, not {shown(function)}")
+    if isinstance(processor, type):
+        raise TypeError(f"the processor is an instance, and the class {processor.__name__} came; make one of it")
+    if task is not None and not isinstance(task, str):
+        raise TypeError(f"task= is one of {', '.join(tasks.NAMES)}, not {shown(task)}")
+    if labels is None:
+        return
+    if isinstance(labels, str) or not isinstance(labels, Sequence) or not all(isinstance(one, str) for one in labels):
+        raise TypeError(f"labels= is a list of names, one per class, as ['negative', 'positive'], not {shown(labels)}")
+    if not labels or len(set(labels)) < len(labels):
+        raise ValueError(f"labels= gives every class a name of its own, and {shown(labels)} came")
 
 
 # --- what is known of a model in memory -------------------------------------------------------------------------------
@@ -137,6 +169,8 @@ def _text_encoder(tokenizer: Any) -> Callable[[str], Any]:
 
 def _check_place(place: str) -> None:
     """An error for a folder that does not exist and for a misspelt embedded model, before a hub is asked for it."""
+    if Path(place).is_file():
+        raise ValueError(f"{place!r} is a file; give the folder that holds config.json and the weights")
     if not Path(place).is_dir() and ("\\" in place or place.startswith((".", "/", "~"))):
         raise FileNotFoundError(f"there is no folder {place!r}; give a folder with config.json, or a hub id")
     near = difflib.get_close_matches(place, zoo.names(), n=1, cutoff=0.7)
@@ -144,6 +178,25 @@ def _check_place(place: str) -> None:
         raise FileNotFoundError(f"there is no model {place!r}; did you mean {near[0]!r}?")
     if Path(place).is_dir() and not (Path(place) / "config.json").exists():
         raise ValueError(f"the folder {place!r} has no config.json; give one that save_pretrained made")
+
+
+def _check_device(device: Any) -> None:
+    """An error for a device that torch does not know or that this machine lacks, before anything is read."""
+    if device is None:
+        return
+    try:
+        if isinstance(device, bool) or not isinstance(device, str | int | torch.device) or device == "":
+            raise TypeError("it is named by a text such as 'cpu' or 'cuda:0'")
+        torch.empty(0, device=device)
+    except (AssertionError, NotImplementedError, RuntimeError, TypeError) as error:
+        raise ValueError(f"the device {shown(device)} cannot be used here: {first_sentence(error)}") from error
+
+
+def _check_dtype(dtype: Any) -> None:
+    """An error for a type of numbers that a model cannot have."""
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype not in (None, "auto") and not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise ValueError(f"dtype= is a floating-point type, as 'bfloat16' or torch.float32, not {shown(dtype)}")
 
 
 def _model(place: str, trust: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -157,7 +210,7 @@ def _model(place: str, trust: dict[str, Any], options: dict[str, Any]) -> Any:
     except Exception as error:
         raise ValueError(
             f"the weights of {place!r} cannot be read; they must be in safetensors form and fit the config: "
-            f"{_first_sentence(error)}"
+            f"{first_sentence(error)}"
         ) from error
     missing = sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
     if missing:
@@ -187,8 +240,9 @@ def _model_class(place: str, trust: dict[str, Any]) -> tuple[Any, str]:
     except Exception as error:
         if _wants_trust(error):
             raise _untrusted(place) from error
-        raise ValueError(f"{place!r} cannot be read as a model: {_first_sentence(error)}") from error
-    architecture = (getattr(config, "architectures", None) or [""])[0]
+        raise ValueError(f"{place!r} cannot be read as a model: {first_sentence(error)}") from error
+    named = getattr(config, "architectures", None)
+    architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
     model_class: Any = getattr(transformers, architecture, None) if architecture else None
     if isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel):
         return model_class, architecture
@@ -220,9 +274,13 @@ def _processor(place: str, task: str, trust: dict[str, Any]) -> Any:
 
     try:
         processor = getattr(transformers, tasks.TASKS[task].processor).from_pretrained(place, **trust)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # tokenizers raise errors of no kind of their own
         if _wants_trust(error):
             raise _untrusted(place) from error
+        if not isinstance(error, OSError | ValueError):
+            raise ValueError(
+                f"the tokenizer or processor of {place!r} cannot be read: {first_sentence(error)}"
+            ) from error
         return None
     # Where a tokenizer's files are missing, transformers makes a tokenizer without words and gives no warning.
     is_tokenizer = hasattr(processor, "convert_ids_to_tokens")
@@ -240,8 +298,3 @@ def _wants_trust(error: Exception) -> bool:
 
 def _untrusted(place: str) -> ValueError:
     return ValueError(f"{place!r} brings code of its own; if it may run here, pass trust_remote_code=True")
-
-
-def _first_sentence(error: Exception) -> str:
-    """The first sentence of an error."""
-    return re.split(r"(?<=[.!?])\s|\n", str(error).strip() or repr(error), maxsplit=1)[0].rstrip(".")

@@ -30,6 +30,7 @@ from whence.model.targets import Aim, StateSeen
 from whence.model.watching import Listener, Site, every_call
 
 MAX_GENERATED = 256  # tokens of greedy decoding
+TOKEN_IDS = ("input_ids", "decoder_input_ids")
 
 
 class Subject:
@@ -46,12 +47,13 @@ class Subject:
         output: Callable[[Any], Tensor] | None = None,
         embedding: str | None = None,
         name: str = "",
+        classes: int | None = None,
     ) -> None:
         self.model, self.processor, self.task = model, processor, task
         self.name = name or type(model).__name__
         self.labels = tuple(labels) if labels is not None else None
         self._encode, self._output, self._embedding = encode, output, embedding
-        self._forward = Forward(model, generates=self.generates, output=output)
+        self._forward = Forward(model, generates=self.generates, output=output, classes=classes)
         self._collate = partial(_collate, model, self._tokenizer)
         self._discoveries: dict[tuple[str, ...], Discovery] = {}  # by kind of input
         self._layouts: dict[tuple[int, ...], encoding.Layout] = {}  # by shape of picture
@@ -167,9 +169,26 @@ class Subject:
             options["start_token"] = self._start_token
         guess = next(reversed(self._layouts.values()), None)  # most pictures have the shape of the last one
         item = self._without_unused(encoding.encode(raw, **options, image_layout=guess))
+        self._check_ids(item)
         if "pixel_values" in item.tensors and self._encode is None and self._layout(item) != guess:
             item = self._without_unused(encoding.encode(raw, **options, image_layout=self._layout(item)))
         return self._decoded(item) if self.task == "seq2seq-lm" and not item.generated else item
+
+    def _check_ids(self, item: Input) -> None:
+        """An error for a token that the model has no embedding for, as of a tokenizer to which tokens were added."""
+        ids = [int(array.max(initial=-1)) for key, array in item.tensors.items() if key in TOKEN_IDS]
+        try:
+            table = getattr(self.model, "get_input_embeddings", lambda: None)()
+        except (AttributeError, NotImplementedError):
+            return
+        if isinstance(table, nn.Embedding) and max(ids, default=-1) >= table.num_embeddings:
+            token = (
+                "" if self.processor is None else f" of the token {encoding.readable(self._tokenizer, [max(ids)])[0]!r}"
+            )
+            raise ValueError(
+                f"the id {max(ids)}{token} is beyond the {table.num_embeddings} tokens that {self.name} has embeddings "
+                "of; use the tokenizer that the model was made with"
+            )
 
     def _without_unused(self, item: Input) -> Input:
         """The input without arguments that the tokenizer gives and the model does not take, as token types."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from whence.core.inputs import Input
 from whence.core.pictures import upright_rgb
-from whence.core.wording import quoted
+from whence.core.wording import first_sentence, quoted
 from whence.model.encoding.features import NO_SPAN
 
 REQUIRED = ("tensors", "features")
@@ -21,7 +21,21 @@ def from_own_encoder(raw: Any, encoder: Callable[[Any], Any]) -> Input:
     """The Input that the user's encoder describes; one sentence says what is wrong with what it returned."""
     given = encoder(raw)
     _check_keys(given)
+    try:
+        made = _as_input(raw, given)
+    except (TypeError, ValueError) as error:
+        if str(error).startswith("encode="):
+            raise
+        raise ValueError(f"encode= returned what cannot be read: {first_sentence(error)}") from error
+    for key in made.tensors:
+        _check_tokens(key, made)
+    return made
+
+
+def _as_input(raw: Any, given: Mapping[str, Any]) -> Input:
     features = {stream: [str(name) for name in names] for stream, names in given["features"].items()}
+    if not any(features.values()):
+        raise ValueError("encode= gave no features: there is nothing to score")
     columns = {key: _column(key, given.get(key, {}), features, default) for key, default in PER_FEATURE.items()}
     special = np.array(columns["special"], dtype=bool)
     streams = tuple(stream for stream, names in features.items() for _ in names)
@@ -33,7 +47,7 @@ def from_own_encoder(raw: Any, encoder: Callable[[Any], Any]) -> Input:
         features=tuple(name for names in features.values() for name in names),
         streams=streams,
         special=special,
-        tensors={key: _array(key, value) for key, value in given["tensors"].items()},
+        tensors={key: _whole(key, _array(key, value)) for key, value in given["tensors"].items()},
         words=np.array(columns["words"], dtype=int),
         offsets=np.array(columns["offsets"], dtype=int).reshape(-1, 2),
         parts=tuple(columns["parts"]),
@@ -42,9 +56,39 @@ def from_own_encoder(raw: Any, encoder: Callable[[Any], Any]) -> Input:
         image=None if image is None else np.asarray(upright_rgb(_array("image", image))),
         box=given.get("box"),
         size=given.get("size"),
-        generated=tuple(int(i) for i in given.get("generated", ())),
+        generated=_generated(given.get("generated", ()), len(streams)),
         notes=tuple(given.get("notes", ())),
     )
+
+
+def _generated(numbers: Any, count: int) -> tuple[int, ...]:
+    generated = tuple(int(number) for number in numbers)
+    if any(not 0 <= number < count for number in generated):
+        raise ValueError(f"encode= gave the generated features {generated}, and there are {count}, from 0")
+    return generated
+
+
+def _whole(key: str, array: np.ndarray) -> np.ndarray:
+    """The array, token ids as torch takes them."""
+    if not key.endswith("ids"):
+        return array
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"encode= must return {key!r} as whole numbers, not {array.dtype}")
+    return array.astype(np.int64)
+
+
+def _check_tokens(key: str, item: Input) -> None:
+    """An error where token ids, or a mask of them, do not have one entry per feature of their stream."""
+    names, array = tuple(dict.fromkeys(item.streams)), item.tensors[key]
+    per_token = key in ("input_ids", "decoder_input_ids", "attention_mask", "decoder_attention_mask")
+    if not per_token and not (key == "input" and array.dtype.kind in "iu" and array.ndim < 3):
+        return
+    stream = "target" if key.startswith("decoder_") and "target" in names else names[0]
+    if array.shape != (item.streams.count(stream),):
+        raise ValueError(
+            f"encode= gave {key!r} of shape {array.shape} for the {item.streams.count(stream)} features of the stream "
+            f"{stream!r}; give one entry per feature, and no axis of examples"
+        )
 
 
 def _check_keys(given: Any) -> None:

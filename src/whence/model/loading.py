@@ -98,8 +98,8 @@ def load(
     if processor is None and task != "module":
         kind = "image processor" if tasks.TASKS[task].processor == "AutoImageProcessor" else "tokenizer"
         raise ValueError(
-            f"{place!r} has no {kind} that can be read, which {task} needs; save it beside the model, or wrap the model "
-            "with one"
+            f"{place!r} has no {kind} that can be read, which {task} needs; save it beside the model, or wrap the "
+            "model with one"
         )
     encode = zoo.encoder(str(name), _text_encoder(processor)) if embedded else None
     return wrap(model.to(device) if device else model, processor, task=task, encode=encode, name=Path(place).name)

@@ -17,6 +17,7 @@ from whence.cli.program import Misuse
 from whence.core.files import PICTURES
 from whence.core.specs import expression
 
+MAX_DIGITS = 1_000
 TEXT_MODEL, PICTURE_MODEL = "sst2", "digits"  # the embedded models that are used when none is named
 
 INPUT = 'A text, a picture file, or named parts as {"text": "...", "pair": "..."}; - reads one per line from stdin.'
@@ -54,7 +55,7 @@ def inputs(text: str, pair: str | None) -> Any:
 def raw_input(text: str) -> Any:
     """A text as a raw input: a JSON object with named parts, the path of a picture that exists, or else the text."""
     if text.lstrip().startswith("{"):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             return json.loads(text)
     return Path(text) if text.lower().endswith(PICTURES) and os.path.isfile(text) else text
 
@@ -88,9 +89,14 @@ def _is_picture(raw: Any) -> bool:
 
 def target_of(subject: whence.Subject, target: str | None) -> str | int | None:
     """A target as written: digits that are no label become a class number, unless the model generates tokens."""
-    if target is None or not target.isdecimal() or subject.generates or target in (subject.labels or ()):
+    if target is None or not is_number(target) or subject.generates or target in (subject.labels or ()):
         return target
     return int(target)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number; thousands of digits are none that Python reads."""
+    return text.isdecimal() and len(text) <= MAX_DIGITS
 
 
 def specs_of(*texts: str) -> list[str]:

@@ -18,6 +18,7 @@ from whence.cli.arguments import (
     Target,
     Truncate,
     inputs,
+    is_number,
     load,
     target_of,
 )
@@ -61,7 +62,7 @@ def attention(
     """Show what looks at what: the attention weights of a layer and head."""
     files = files_for("AttentionMaps", save, html)
     raws = inputs(input, pair)
-    row = int(query) if query and query.lstrip("-").isdecimal() else query
+    row = int(query) if query and is_number(query.removeprefix("-")) else query
     found = whence.attention_maps(load(model, raws, device), raws, truncate=truncate)
     selected = [
         maps.view(layer=layer, head=head, query=row, streams=streams, all_heads=all_heads, all_layers=all_layers)

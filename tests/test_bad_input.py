@@ -311,6 +311,12 @@ def test_an_image_processor_with_wrong_settings_is_refused() -> None:
     refused(whence.wrap(family("vit").model, processor), Image.new("RGB", (9, 9)), "image processor", "mean")
 
 
+def test_a_tokenizer_with_wrong_settings_is_refused() -> None:
+    tokenizer = copy.deepcopy(family("bert").processor)
+    tokenizer.model_max_length = ""
+    refused(whence.wrap(family("bert").model, tokenizer), "a film", "tokenizer", "settings")
+
+
 def test_the_wrong_processor_is_refused() -> None:
     refused(whence.wrap(family("bert").model, family("vit").processor), "a film", "needs a tokenizer")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -302,6 +303,18 @@ def test_a_missing_image_processor_is_named() -> None:
     both = family("clip").processor
     refused(whence.wrap(family("clip").model, both.tokenizer), {"image": picture, "text": "a"}, *needs)
     refused(whence.wrap(family("clip").model, both.image_processor), {"image": picture, "text": "a"}, "a tokenizer")
+
+
+def test_an_image_processor_with_wrong_settings_is_refused() -> None:
+    processor = copy.deepcopy(family("vit").processor)
+    processor.image_mean = [0.5, 0.5]
+    refused(whence.wrap(family("vit").model, processor), Image.new("RGB", (9, 9)), "image processor", "mean")
+
+
+def test_a_tokenizer_with_wrong_settings_is_refused() -> None:
+    tokenizer = copy.deepcopy(family("bert").processor)
+    tokenizer.model_max_length = ""
+    refused(whence.wrap(family("bert").model, tokenizer), "a film", "tokenizer", "settings")
 
 
 def test_the_wrong_processor_is_refused() -> None:

@@ -29,9 +29,11 @@ def check_attribution(subject: Subject, a: Attribution, target: Any = None) -> N
     if not np.isfinite(a.scores).all() or not np.isfinite(np.asarray(a.output)).all():
         raise Wrong("scores or f(x) are not finite")
     _check_output(subject, a, target)
-    if not record.signed:
-        if a.residual is not None or a.base is not None:
-            raise Wrong("an unsigned method has a base or residual")
+    if not record.signed and (a.residual is not None or a.base is not None):
+        raise Wrong("an unsigned method has a base or residual")
+    if a.base is None:
+        if a.residual is not None or (record.signed and not options):  # options may take the signs away
+            raise Wrong(f"a method that promises signs has the base None and the residual {a.residual}")
         return
     scores = np.atleast_2d(a.scores).astype(np.float64)
     sizes, outputs = np.abs(scores).sum(-1), np.atleast_1d(a.output)
@@ -63,8 +65,9 @@ def _check_output(subject: Subject, a: Attribution, target: Any) -> None:
         scale = max(1.0, float(logits.abs().max()), abs(plain))
         if not abs(plain - value) <= OUTPUT * scale:
             raise Wrong(f"{value:.7g} is stored as the {named}, which is {plain:.7g} on the plain model")
-        if named.predicted and named.index != int(logits.argmax()):
-            raise Wrong(f"the {named} is explained, but class {int(logits.argmax())} is predicted")
+        best = int(aim.classes(0, logits[0]).argmax())
+        if named.predicted and named.index != best:
+            raise Wrong(f"the {named} is explained, but class {best} is predicted")
 
 
 def _check_complete(a: Attribution, record: registry.Record, sizes: np.ndarray) -> None:

@@ -435,3 +435,13 @@ def test_fields_of_a_score_are_saved(tmp_path: Path) -> None:
     assert loaded == score and str(loaded) == str(score) and {f.name for f in fields(score)} >= {"values", "interval"}
     with pytest.raises(ValueError, match="holds a Score"):
         Attribution.load(tmp_path / "s.json")
+
+
+def test_a_long_name_leaves_room_for_the_figure(tmp_path):
+    a = generated_example()
+    x = replace(a.input, features=("[bold]not markup[/] [/bold] [link=x]", *a.input.features[1:]))
+    replace(a, input=x).write(tmp_path / "a.svg")  # matplotlib warns where nothing can be drawn
+    text = text_example()
+    names = replace(text.input, features=("x" * 500, *text.input.features[1:]))
+    [axes] = replace(text, input=names).plot().axes
+    assert axes.get_yticklabels()[0].get_text() == "x" * 23 + "…"

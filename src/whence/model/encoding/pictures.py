@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from whence.core.inputs import Input
+from whence.core.wording import first_sentence
 from whence.model.encoding.building import as_input
 from whence.model.encoding.features import Feature
 from whence.model.encoding.tokens import part_of_processor
@@ -31,7 +32,13 @@ def encode_picture(processor: Any, picture: Image.Image, layout: Layout | None, 
     processor = part_of_processor(processor, "image_processor", "preprocess")
     if processor is None:
         raise ValueError(f"{task} needs an image processor: pass whence.wrap(model, image_processor)")
-    outputs = processor(images=picture, return_tensors="np")
+    try:
+        outputs = processor(images=picture, return_tensors="np")
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"the image processor cannot work on a picture of {picture.width} x {picture.height}: "
+            f"{first_sentence(error)}; look at its settings"
+        ) from error
     tensors = {key: np.asarray(value)[0] for key, value in outputs.items()}
     pixels = tensors["pixel_values"]
     return as_input(

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from whence.core.wording import first_sentence
+
 _ONE_CALL_AT_A_TIME = threading.RLock()  # cutting changes a tokenizer's settings for the time of the call
 
 
@@ -34,8 +36,14 @@ def call_tokenizer(
         arguments |= {"truncation": True, "max_length": limit}
     if getattr(tokenizer, "is_fast", False):
         arguments["return_offsets_mapping"] = True
+    arguments |= {"add_special_tokens": special, "return_special_tokens_mask": True, "verbose": False}
     with _ONE_CALL_AT_A_TIME, _settings_kept(getattr(tokenizer, "backend_tokenizer", None)):
-        return tokenizer(**arguments, add_special_tokens=special, return_special_tokens_mask=True, verbose=False)
+        try:
+            return tokenizer(**arguments)
+        except Exception as error:  # tokenizers has no type of its own for what it cannot do
+            raise ValueError(
+                f"the tokenizer cannot work on the text: {first_sentence(error)}; look at its settings"
+            ) from error
 
 
 def pieces(processor: Any, text: str) -> list[tuple[int, str]]:

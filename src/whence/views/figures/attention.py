@@ -14,7 +14,7 @@ from whence.core.geometry import patches
 from whence.views.colours import WEIGHTS, WEIGHTS_OVER_PICTURE, colour_map
 from whence.views.content.attention import column_names, named_matrix, row_names, scale, title
 from whence.views.content.picture import overlay, picture
-from whence.views.figures.layout import new_figure
+from whence.views.figures.layout import new_figure, tick
 
 CELL, MAP = 0.32, 12.0  # inches: a cell, and the most that all cells of a map may take
 SMALL = 1.3  # inches of a map among all layers
@@ -163,5 +163,5 @@ def _label(axes: Any, rows: list[str], columns: list[str], cell: float) -> None:
     step = math.ceil(5.5 / size)
     for axis, names, turn in ((axes.yaxis, rows, 0), (axes.xaxis, columns, 90)):
         chosen = range(0, len(names), step)
-        labels = [names[n] if len(names[n]) <= 24 else names[n][:23] + "…" for n in chosen]
+        labels = [tick(names[n]) for n in chosen]
         axis.set_ticks(list(chosen), labels, fontsize=max(size, 5.5), rotation=turn, parse_math=False)

@@ -13,7 +13,7 @@ from whence.core.results import Attribution
 from whence.views.colours import AGAINST, FOR, colour_map, in_figure, of_sign
 from whence.views.content.attribution import facts, off_picture, only_special_beside_picture, pictures, row_names, shown
 from whence.views.content.picture import overlay, picture, scale_of_patches
-from whence.views.figures.layout import new_figure
+from whence.views.figures.layout import new_figure, tick
 from whence.views.text import largest, number, printable
 
 WHITE = (255, 255, 255)
@@ -57,7 +57,7 @@ def _draw_bars(axes: Any, a: Attribution, indices: list[int]) -> None:
     """Tokens from top to bottom, a bar for each score."""
     values = a.scores[indices]
     colours = [in_figure(of_sign(value)) for value in values]
-    names = [printable(a.features[i]) for i in indices]
+    names = [tick(a.features[i]) for i in indices]
     axes.barh(range(len(indices)), np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0), color=colours)
     axes.set_yticks(range(len(indices)), names, parse_math=False)
     for label, i in zip(axes.get_yticklabels(), indices, strict=True):
@@ -74,10 +74,10 @@ def _draw_matrix(axes: Any, a: Attribution, indices: list[int], scale: float) ->
     cells = np.ma.masked_where(~a.visible[:, indices], a.scores[:, indices])
     ends, lowest = ((AGAINST, WHITE, FOR), -limit) if a.signed else ((WHITE, FOR), 0.0)
     drawn = axes.imshow(cells, cmap=colour_map(*ends, bad="0.8"), vmin=lowest, vmax=limit, aspect="auto")
-    axes.set_xticks(range(len(indices)), [printable(a.features[i]) for i in indices], rotation=90, parse_math=False)
+    axes.set_xticks(range(len(indices)), [tick(a.features[i]) for i in indices], rotation=90, parse_math=False)
     residuals = ["none"] * len(a.scores) if a.residual is None else [number(r) for r in a.residual]
     rows = zip(row_names(a), a.output, residuals, strict=True)
-    labels = [f"{name}   f(x) {number(output)}, residual {residual}" for name, output, residual in rows]
+    labels = [f"{tick(name)}   f(x) {number(output)}, residual {residual}" for name, output, residual in rows]
     axes.set_yticks(range(len(a.scores)), labels, parse_math=False)
     axes.figure.colorbar(drawn, ax=axes, label="score (grey: not seen, or not finite)")
 

@@ -13,6 +13,7 @@ from whence.views.text import printable
 
 RANDOM = "#404040"  # of the method `random`, which pages draw in the colour of their text
 NAME = 34  # letters of a name in a line
+TICK = 24  # and at an axis
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -27,6 +28,12 @@ def new_figure(width: float, height: float) -> Any:
 def colour_of(style: Style) -> str:
     """The colour of a method; a figure has no text colour of its own to inherit."""
     return RANDOM if style.colour == "currentColor" else style.colour
+
+
+def tick(name: str) -> str:
+    """A name at an axis, printable, cut where it would leave no room for what is drawn."""
+    shown = printable(name)
+    return shown if len(shown) <= TICK else shown[: TICK - 1] + "…"
 
 
 def wrapped(text: str, letters: int) -> str:

@@ -364,7 +364,8 @@ def test_an_index_out_of_range_without_labels_says_the_range() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", [True, 1.5, b"x", {"a": 1}, np.zeros((2, 2)), "probability(True)", whence.Target("nokind", 1)]
+    "target",
+    [True, 1.5, b"x", {"a": 1}, np.zeros((2, 2)), "probability(True)", whence.Target("nokind", 1), whence.Target(3)],
 )
 def test_what_is_no_target_is_refused(target: Any) -> None:
     refused(subject("bert"), "a film", "target", target=target)

@@ -227,8 +227,12 @@ def test_a_long_run_goes_on_after_a_failure_and_lists_it_once() -> None:
     def case_of(number: int) -> Case:
         return Case("twins", f"case {number}", lambda: [][number] if number > 5 else None)
 
-    run = Run([Area("twins", lambda: st.integers(0, 100).map(case_of), 1)], time.monotonic() + 0.5, 1)
-    tally = run()
+    area = Area("twins", lambda: st.integers(0, 100).map(case_of), 1)
+    run = Run([area], time.monotonic() + 10**6, 1)
+    for _ in range(3):
+        run._turn(area)
+    assert Run([area], time.monotonic() - 1, 1)().counts.total() == 0  # the time is up
+    tally = run.tally
     [found] = tally.failures.values()
     assert found.case == "case 6" and found.blob and found.times > 1
     assert tally.counts["twins", "right"] > 0 and "IndexError" in str(found)

@@ -13,7 +13,7 @@ MAX_SHOWN = 200  # letters of a value in an error
 def suggest(name: str, known: Iterable[object]) -> str:
     """The end of an error about an unknown name: `did you mean 'lrp'?` where a known name is near, else all names."""
     names = sorted(map(str, known))
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.6)
     if near:
         return f"did you mean {' or '.join(map(repr, near))}?"
     return f"there is {', '.join(names)}" if names else "there is none"

@@ -546,3 +546,35 @@ def test_a_folder_loads_with_its_task(name: str, tmp_path: Path) -> None:
     one, two = (whence.explain(s, made.inputs[0], "gradient_x_input") for s in (subject, subject_of(name)))
     np.testing.assert_allclose(one.scores, two.scores, atol=1e-6)
     assert subject.labels == (tuple(TAGS) if name == TAGGER else None)
+
+
+# ---- targets put together by hand ------------------------------------------------------------------------------------
+
+
+def test_start_and_end_of_one_number_are_different_questions() -> None:
+    subject = subject_of(ANSWERER)
+    item, targets = subject.encode(HOUSE), [whence.Target("logit", 2, of=of) for of in ("start", "end")]
+    engine, plain = MaskedRuns(subject), Ask(np.ones((1, len(subject.encode(HOUSE).features)), bool))
+    values = [v.item() for v in engine.values([item, item], [plain, plain], subject.aim(targets))]
+    assert values == pytest.approx(plain_logits(family(ANSWERER), HOUSE)[0, item.decides[2]].tolist(), abs=1e-5)
+
+
+def test_a_target_by_hand_counts_from_the_end_too() -> None:
+    a = whence.explain(subject_of(TAGGER), TEXTS[1], "random", whence.Target("logit", 1, "B-PER", position=-2))
+    assert a.output == pytest.approx(plain_logits(family(TAGGER), TEXTS[1])[0, -2, 1].item(), abs=1e-5)
+    assert a.input.decides == (len(a.features) - 2,)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "target", "words"),
+    [
+        ("bert", TEXTS[0], whence.Target("logit", 0, of="span"), "Target.of is 'span'"),
+        ("bert", TEXTS[0], whence.Target("logit", 0, position=3), "decides once for the whole input"),
+        (ANSWERER, HOUSE, whence.Target("logit", 0), "its 'start', its 'end' or its 'span'"),
+        (TAGGER, TEXTS[0], whence.Target("logit", 0, position=99), "at=99 names no token"),
+        (TAGGER, TEXTS[0], "logit('O', at=' ')", "is not in the text"),
+    ],
+)
+def test_targets_of_other_models_are_refused(name: str, raw: Any, target: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        whence.explain(subject_of(name), raw, "random", target)

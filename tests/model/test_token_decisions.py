@@ -129,6 +129,8 @@ def test_words_outside_come_last() -> None:
     probabilities = np.array([[0.1, 0.9, 0.0], [0.95, 0.05, 0.0], [0.3, 0.1, 0.6], [0.4, 0.25, 0.35]])
     assert likeliest_place(probabilities, ["B-PER", "O", "B-LOC"]) == 1
     assert likeliest_place(probabilities[:1], ["B-PER", "O", "B-LOC"]) == 0  # all are outside
+    torn = np.array([[0.45, 0.5, 0.05], [0.4, 0.3, 0.3]])  # the first is rather outside, though B-PER is likelier there
+    assert likeliest_place(torn, ["B-PER", "O", "B-LOC"]) == 1
     assert likeliest_place(probabilities[[0, 3]], ["B-PER", "O", "B-LOC"]) == 1
     assert likeliest_place(probabilities, ["LABEL_0", "LABEL_1", "LABEL_2"]) == 1  # none is known to be outside
     assert likeliest_place(probabilities[[0, 2]], None) == 0
@@ -405,7 +407,8 @@ def test_what_is_read_is_shown(name: str, raw: Any, target: Any, shown: str) -> 
 def test_the_word_of_several_pieces_is_read_at_its_first() -> None:
     a = whence.explain(subject_of(TAGGER), TEXTS[0], "random", "logit('O', at='disappointing')")
     assert a.features[a.target.position : a.target.position + 2] == ("d", "##is")
-    assert a.words().input.features[a.words().input.decides[0]] == "disappointing"
+    after = whence.explain(subject_of(TAGGER), "a disappointing film", "random", "logit('O', at='film')")
+    assert after.words().input.features[after.words().input.decides[0]] == "film"
 
 
 def test_an_answer_inside_a_word_is_taken_only_where_no_word_is_meant() -> None:

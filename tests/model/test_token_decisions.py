@@ -129,6 +129,8 @@ def test_words_outside_come_last() -> None:
     probabilities = np.array([[0.1, 0.9, 0.0], [0.95, 0.05, 0.0], [0.3, 0.1, 0.6], [0.4, 0.25, 0.35]])
     assert likeliest_place(probabilities, ["B-PER", "O", "B-LOC"]) == 1
     assert likeliest_place(probabilities[:1], ["B-PER", "O", "B-LOC"]) == 0  # all are outside
+    torn = np.array([[0.45, 0.5, 0.05], [0.4, 0.3, 0.3]])  # the first is rather outside, though B-PER is likelier there
+    assert likeliest_place(torn, ["B-PER", "O", "B-LOC"]) == 1
     assert likeliest_place(probabilities[[0, 3]], ["B-PER", "O", "B-LOC"]) == 1
     assert likeliest_place(probabilities, ["LABEL_0", "LABEL_1", "LABEL_2"]) == 1  # none is known to be outside
     assert likeliest_place(probabilities[[0, 2]], None) == 0
@@ -405,7 +407,8 @@ def test_what_is_read_is_shown(name: str, raw: Any, target: Any, shown: str) -> 
 def test_the_word_of_several_pieces_is_read_at_its_first() -> None:
     a = whence.explain(subject_of(TAGGER), TEXTS[0], "random", "logit('O', at='disappointing')")
     assert a.features[a.target.position : a.target.position + 2] == ("d", "##is")
-    assert a.words().input.features[a.words().input.decides[0]] == "disappointing"
+    after = whence.explain(subject_of(TAGGER), "a disappointing film", "random", "logit('O', at='film')")
+    assert after.words().input.features[after.words().input.decides[0]] == "film"
 
 
 def test_an_answer_inside_a_word_is_taken_only_where_no_word_is_meant() -> None:
@@ -546,3 +549,35 @@ def test_a_folder_loads_with_its_task(name: str, tmp_path: Path) -> None:
     one, two = (whence.explain(s, made.inputs[0], "gradient_x_input") for s in (subject, subject_of(name)))
     np.testing.assert_allclose(one.scores, two.scores, atol=1e-6)
     assert subject.labels == (tuple(TAGS) if name == TAGGER else None)
+
+
+# ---- targets put together by hand ------------------------------------------------------------------------------------
+
+
+def test_start_and_end_of_one_number_are_different_questions() -> None:
+    subject = subject_of(ANSWERER)
+    item, targets = subject.encode(HOUSE), [whence.Target("logit", 2, of=of) for of in ("start", "end")]
+    engine, plain = MaskedRuns(subject), Ask(np.ones((1, len(subject.encode(HOUSE).features)), bool))
+    values = [v.item() for v in engine.values([item, item], [plain, plain], subject.aim(targets))]
+    assert values == pytest.approx(plain_logits(family(ANSWERER), HOUSE)[0, item.decides[2]].tolist(), abs=1e-5)
+
+
+def test_a_target_by_hand_counts_from_the_end_too() -> None:
+    a = whence.explain(subject_of(TAGGER), TEXTS[1], "random", whence.Target("logit", 1, "B-PER", position=-2))
+    assert a.output == pytest.approx(plain_logits(family(TAGGER), TEXTS[1])[0, -2, 1].item(), abs=1e-5)
+    assert a.input.decides == (len(a.features) - 2,)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "target", "words"),
+    [
+        ("bert", TEXTS[0], whence.Target("logit", 0, of="span"), "Target.of is 'span'"),
+        ("bert", TEXTS[0], whence.Target("logit", 0, position=3), "decides once for the whole input"),
+        (ANSWERER, HOUSE, whence.Target("logit", 0), "its 'start', its 'end' or its 'span'"),
+        (TAGGER, TEXTS[0], whence.Target("logit", 0, position=99), "at=99 names no token"),
+        (TAGGER, TEXTS[0], "logit('O', at=' ')", "is not in the text"),
+    ],
+)
+def test_targets_of_other_models_are_refused(name: str, raw: Any, target: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        whence.explain(subject_of(name), raw, "random", target)

@@ -124,8 +124,8 @@ def fault_cases(draw: st.DrawFn) -> Case:
         try:
             with breaking(way, fuse):
                 found = whence.explain(subject, raw, record.name, aimed if way == "target" else None)
-            if way != "target":
-                check_same(found, expected, "a call in which a fault was caught")
+            if way != "target":  # the nodes that watch the backward pass make gradients add up in another order
+                check_same(found, expected, "a call in which a fault was caught", 1e-4 if way == "backward" else 0.0)
         except (Wrong, Hang):
             raise
         except BaseException as error:

@@ -45,10 +45,10 @@ def check_attribution(subject: Subject, a: Attribution, target: Any = None) -> N
         _check_complete(a, record, sizes)
 
 
-def check_same(first: Attribution, second: Attribution, what: str) -> None:
-    """Raise `Wrong` unless two attributions have the same scores, bit for bit."""
-    if not np.array_equal(first.scores, second.scores):
-        gap = np.abs(np.asarray(first.scores) - np.asarray(second.scores)).max()
+def check_same(first: Attribution, second: Attribution, what: str, tolerance: float = 0.0) -> None:
+    """Raise `Wrong` unless two attributions have the same scores, up to a share of the largest one."""
+    gap = np.abs(np.asarray(first.scores) - np.asarray(second.scores)).max(initial=0.0)
+    if not gap <= tolerance * np.abs(second.scores).max(initial=0.0):
         raise Wrong(f"{what} gives other scores, up to {gap:.3g} apart")
 
 

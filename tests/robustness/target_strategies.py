@@ -12,6 +12,7 @@ from families import LABELS, SHAPES
 from outcomes import Injected
 from strategies import Strategy, texts, wrong_values
 from whence.core.inputs import POSITIONS, Target
+from whence.model.places import ANSWERS
 from whence.model.target_specs import KINDS, STATE_KINDS
 
 NAMES = (*LABELS, *SHAPES, " film", "the", "nope", "Positive", "positiv", "POSITIVE ", "similarity")
@@ -32,7 +33,11 @@ SITES = (
     "",
     "module:",
 )
-ARGUMENTS = ("0", "1", "99", "-1", "1.5", "True", "None", "'positive'", "'nope'", "''", "[0]", "at='mean'", "x", "**{}")
+ARGUMENTS = (
+    *("0", "1", "99", "-1", "1.5", "True", "None", "'positive'", "'nope'", "''", "[0]", "x", "**{}"),
+    *("'B-PER'", "'O'", "'film'", "'old man'", "'the'", "'was'"),
+    *("at='mean'", "at=3", "at=-1", "at=10**9", "at='film'", "at='the'", "at=(1, 2)", "of='start'", "of='nope'"),
+)
 
 
 def first_logit(logits: Any, batch: Any) -> Any:
@@ -122,7 +127,7 @@ def _spec(kind: str, arguments: list[str]) -> str:
 
 def specs() -> Strategy[str]:
     """Written targets, most of them malformed."""
-    kinds = st.sampled_from((*KINDS, *STATE_KINDS, "nokind", "logits", "print"))
+    kinds = st.sampled_from((*KINDS, *STATE_KINDS, *ANSWERS, "nokind", "logits", "print"))
     calls = st.builds(_spec, kinds, st.lists(st.sampled_from([*ARGUMENTS, *map(repr, SITES)]), max_size=3))
     deep = st.sampled_from(("logit(" * 500, "[" * 5000, "contrast(" + "0," * 3000 + ")", "logit(" + "-" * 3000 + "1)"))
     short = st.sampled_from(("mlp:0:0", "mlp:1:5", "mlp:99:0", "mlp:0:99999", "mlp:-1:3", "mlp:0:-1", "mlp::", "mlp:0"))
@@ -141,6 +146,7 @@ def made_targets() -> Strategy[Target]:
             "name": texts(),
             "site": sites,
             "position": positions,
+            "of": st.sampled_from(("", "output", *ANSWERS, "nope")),
             "vector": st.sampled_from((np.ones(32), np.ones(3), np.full(32, np.nan), [1.0] * 32)),
         },
     )

@@ -17,8 +17,10 @@ from whence.core.results import Attribution
 from whence.model.subject import Subject
 
 # an encoder, a vision transformer, a grouped-query language model, an encoder-decoder, image and text, a plain module
-KINDS = ("bert", "vit", "qwen3", "t5", "clip", "torch-sdpa")
-SAVED = ("bert", "vit", "qwen3", "t5", "clip")
+DECIDE_ONCE = ("bert", "vit", "qwen3", "t5", "clip", "torch-sdpa")
+DECIDE_AT_TOKENS = ("bert-tagger", "distilbert-answerer", "albert-filler")
+KINDS = DECIDE_ONCE + DECIDE_AT_TOKENS
+SAVED = ("bert", "vit", "qwen3", "t5", "clip", *DECIDE_AT_TOKENS)
 
 
 def shared(kind: str) -> Subject:

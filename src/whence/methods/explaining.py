@@ -56,11 +56,12 @@ def usual_method(subject: Subject, items: list[Input]) -> str:
     if not items:
         return DEFAULT_METHOD
     first = next((row for row, _ in subject.rows(items[0])), items[0])
-    if subject.discovery(subject.batch([first])).quantised:
+    batch = subject.batch([first])
+    found = subject.structure(batch)
+    if subject.discovery(batch).quantised or batch.streams.keys() - found.roots.keys():
         return WITHOUT_GRADIENTS
     if first.grid is None or first.texts:
         return DEFAULT_METHOD
-    found = subject.structure(subject.batch([first]))
     spans = bool(found.deciding) and all(query for query, _ in found.connections)
     return PICTURE_METHOD if spans else DEFAULT_METHOD
 

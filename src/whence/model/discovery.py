@@ -114,7 +114,7 @@ class Discovery:
         with lent(self._forward.model), torch.enable_grad():
             logits, seen = self._forward.run(self.probe_batch, roots, changes)
             leaves = [seen[site] for site in roots]
-            differentiable = logits.requires_grad
+            differentiable = logits.requires_grad and bool(leaves)
             grads = torch.autograd.grad(summary(logits), leaves, allow_unused=True) if differentiable else []
         return all(grad is None or not grad.any() for grad in grads)
 

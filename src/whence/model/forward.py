@@ -96,6 +96,11 @@ class Forward:
         tokens that `batch.decides` names, one after the other.
         """
         logits = self.logits(outputs)
+        if logits.ndim != 3 and (self._generates or self._reads):
+            raise ValueError(
+                f"a model of this task gives logits at every token, shape (batch, token, class), and "
+                f"{type(self.model).__name__} gave {tuple(logits.shape)}; name the task that it was made for as task="
+            )
         if logits.ndim == 3 and self._reads:
             return _at_tokens(logits, batch.decides)
         if logits.ndim == 3 and self._generates:

@@ -131,8 +131,9 @@ def root_site(calls: list[ModuleCall], batch: Batch, stream: str, embedding: str
     if key is not None:
         for call in calls:  # the innermost first
             if (embedding is None or call.name == embedding) and _embeds(call, tensors[key]):
-                changed = _version(call.output) != call.made[id(call.output)]
-                return Site(stream, "output", call.name, call.number, -1, tokens_first(call.output), changed)
+                place, state = _first_result(call.output)
+                changed = _version(state) != call.made[id(state)]
+                return Site(stream, "output", call.name, call.number, place, tokens_first(state), changed)
     vectors = [key for key, tensor in tensors.items() if tensor.is_floating_point() and tensor.ndim >= 3]
     return Site(stream, "tensor", key=vectors[0]) if vectors else None
 
@@ -140,14 +141,20 @@ def root_site(calls: list[ModuleCall], batch: Batch, stream: str, embedding: str
 def _embeds(call: ModuleCall, ids: Tensor) -> bool:
     """Whether the call turns exactly these token ids into vectors."""
     argument = next((t for _, t in _tensors(call, floating=False)), None)
+    _, result = _first_result(call.output)
     return (
         argument is not None
         and argument.numel() == ids.numel()
         and torch.equal(argument.reshape(-1), ids.reshape(-1))
-        and isinstance(call.output, Tensor)
-        and call.output.is_floating_point()
-        and call.output.ndim == 3
+        and isinstance(result, Tensor)
+        and result.is_floating_point()
+        and result.ndim == 3
     )
+
+
+def _first_result(output: Any) -> tuple[int, Any]:
+    """What a module returned, or the first part of a tuple (I-BERT's embeddings give a scale as well), and its key."""
+    return (0, output[0]) if isinstance(output, tuple) and output else (-1, output)
 
 
 def output_site(call: ModuleCall, batch: Batch) -> Site:

@@ -30,7 +30,7 @@ from whence.model.self_changes import SelfChanges
 from whence.model.tap import Edit, Tap
 from whence.model.target_specs import resolve
 from whence.model.targets import Aim, StateSeen
-from whence.model.watching import Listener, Site, every_call
+from whence.model.watching import Listener, Site, every_call, picked
 
 TOKEN_IDS = ("input_ids", "decoder_input_ids")
 
@@ -434,7 +434,8 @@ class Subject:
         """The word embeddings of other ids, by stream."""
         roots = self.structure(batch).roots
         with lent(self.model), self.self_changes.undone(), torch.no_grad():
-            return {stream: self.model.get_submodule(roots[stream].module)(ids[stream]) for stream in ids}
+            made = {stream: self.model.get_submodule(roots[stream].module)(ids[stream]) for stream in ids}
+        return {stream: picked(output, roots[stream].key) for stream, output in made.items()}
 
     def vocabulary(self, batch: Batch, stream: str) -> Tensor | None:
         """The embedding of every word that a stream may hold, (word, width); None where it has no table of words."""

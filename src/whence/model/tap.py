@@ -191,12 +191,13 @@ class Tap(TorchFunctionMode):
             scores = self._softmax_input[..., : weights.shape[-1]].reshape(weights.shape)
             record.score_parts.append(scores.masked_fill((weights == 0) & (scores < HIDDEN), 0.0))
         out = product(weights, values)
-        if record.order in self._outputs:
+        kept = record.order in self._outputs
+        if kept:
             out = out if out.requires_grad else out.detach().requires_grad_()
             record.outputs.append((out, align))
         if self._seen is not None:
             self._seen(record, weights, values, out, align)
-        return out
+        return out.clone() if kept else out  # some models go on to change the product in place (Nystromformer)
 
     def _record(self, weights: Tensor) -> AttentionRecord:
         """A new record, or the last one when this is a further head of the same block."""

@@ -72,7 +72,7 @@ def states_at(
     def visit(name: str, where: str, holder: Any) -> Any:
         for site in by_module[name, where]:
             if site.call == calls[name, where]:
-                tensor = given = _picked(holder, site.key)
+                tensor = given = picked(holder, site.key)
                 if site in changes:
                     changed = changes[site](site.turned(given))
                     tensor = given if changed is given else site.turned(changed)
@@ -127,7 +127,7 @@ def every_call(model: nn.Module, listener: Listener) -> Iterator[None]:
             first.remove()
 
 
-def _picked(holder: Any, key: str | int) -> Tensor:
+def picked(holder: Any, key: str | int) -> Tensor:
     """One tensor of a module's (args, kwargs) or of its output; -1 is the whole output."""
     if key == -1:
         return holder

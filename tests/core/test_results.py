@@ -13,6 +13,7 @@ import pytest
 import whence
 from results_by_hand import (
     POSITIVE,
+    arbitration_example,
     attributed,
     comparison,
     encoded,
@@ -20,6 +21,7 @@ from results_by_hand import (
     pair_example,
     picture_example,
     pieces,
+    scoreboard_example,
     text_example,
 )
 from whence.core.inputs import Input, Target
@@ -177,6 +179,24 @@ def test_a_value_of_another_type_is_refused(place, value, tmp_path):
         str(Attribution.load(tmp_path / "a.json"))
 
 
+@pytest.mark.parametrize(
+    ("example", "change", "message"),
+    [
+        (scoreboard_example, {"curves": np.zeros(())}, "curves must have the axes method, metric, share"),
+        (scoreboard_example, {"values": np.zeros((1, 1, 8))}, "values must have 3 entries on the method axis, got 1"),
+        (scoreboard_example, {"seconds": np.zeros(3)}, "seconds must have the axes method, example"),
+        (scoreboard_example, {"better": ("higher",)}, "better must have"),
+        (scoreboard_example, {"hidden": ("a", "b", "c", "d", "e")}, "hidden must have"),
+        (arbitration_example, {"candidates": ("gae",)}, "values must have 1 entries on the candidate axis"),
+        (arbitration_example, {"chosen": np.array([[99]])}, "chosen are numbers of the"),
+        (arbitration_example, {"better": "more"}, "better must be 'higher' or 'lower'"),
+    ],
+)
+def test_boards_and_choices_whose_shapes_do_not_agree_are_refused(example, change, message):
+    with pytest.raises(ValueError, match=message):
+        example(**change)
+
+
 def test_dicts_of_inputs_and_targets_come_back_equal():
     for record in (text_example().input, picture_example().input, Target("contrast", 1, "a", 0, "b", True)):
         data = json.loads(json.dumps(record.to_dict(), allow_nan=False))
@@ -235,7 +255,7 @@ def test_names_and_marks_come_from_the_input():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"scores": np.zeros((3, 6))}, "scores must have 7 entries on the feature axis, as the input has, got 6"),
+        ({"scores": np.zeros((3, 6))}, "scores must have 7 entries on the feature axis, got 6"),
         ({"scores": np.zeros((2, 7))}, "scores must have 3 entries on the generated axis"),
         (
             {"scores": np.zeros(7)},

@@ -85,3 +85,11 @@ def test_a_task_that_does_not_fit_is_refused(task: str) -> None:
     made = fresh("bert")
     with pytest.raises(ValueError, match=r"gives logits at every token.*name the task that it was made for"):
         whence.explain(whence.wrap(made.model, made.processor, task=task), "a [MASK] film", "leave_one_out")
+
+
+@pytest.mark.parametrize("method", ["attention_x_gradient", "gradient_x_input"])
+def test_a_module_that_embeds_no_words_leaves_nothing_to_differentiate(method: str) -> None:
+    made = fresh("torch-sdpa")
+    subject = whence.wrap(made.model, **{**made.kwargs, "embedding": "head"})
+    with pytest.raises(ValueError, match="does not depend on the inputs in a way that can be differentiated"):
+        whence.explain(subject, made.inputs[0], method)

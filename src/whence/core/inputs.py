@@ -129,9 +129,9 @@ def _position(at: Any) -> str | int | None:
 
 
 def check_axis(name: str, axis: str, found: int, expected: int) -> None:
-    """An error that names the axis on which something has another length than the input."""
+    """An error that names the axis on which something has another length than it should."""
     if found != expected:
-        raise ValueError(f"{name} must have {expected} entries on the {axis} axis, as the input has, got {found}")
+        raise ValueError(f"{name} must have {expected} entries on the {axis} axis, got {found}")
 
 
 def word_starts(x: Input) -> np.ndarray:

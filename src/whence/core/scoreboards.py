@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from whence.core import display, registry
+from whence.core.inputs import check_axis
 from whence.core.results import Attribution, Result
 from whence.core.statistics import bootstrap, comparable_means, larger_is_better, sign_flips
 from whence.core.storage import floats, read_only
@@ -27,8 +29,7 @@ class Score(Result):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.better not in ("higher", "lower"):
-            raise ValueError(f"better must be 'higher' or 'lower', got {self.better!r}")
+        _check_directions((self.better,))
         self._set("value", float(self.value))
         if self.values is not None:
             self._set("values", read_only(floats("values", self.values)))
@@ -59,6 +60,14 @@ class Scoreboard(Result):
         self._set("curves", None if self.curves is None else read_only(np.array(self.curves, float)))
         self._set("values", read_only(np.array(self.values, float)))
         self._set("seconds", read_only(np.array(self.seconds, float)))
+        sizes = {"method": len(self.methods), "metric": len(self.metrics)}
+        _check_shape("values", self.values, sizes, ("method", "metric", "example"))
+        _check_shape("seconds", self.seconds, sizes, ("method", "example"))
+        if self.curves is not None:
+            _check_shape("curves", self.curves, sizes, ("method", "metric", "share"))
+        for name in ("better", "hidden", *(("axes",) if self.axes else ())):
+            check_axis(name, "metric", len(getattr(self, name)), len(self.metrics))
+        _check_directions(self.better)
 
     def __repr__(self) -> str:
         return f"Scoreboard({self.model}: {' x '.join(map(str, self.values.shape))} methods x metrics x examples)"
@@ -115,6 +124,11 @@ class Arbitration(Result):
         super().__post_init__()
         self._set("values", read_only(np.array(self.values, float)))
         self._set("chosen", read_only(np.array(self.chosen, int)))
+        _check_shape("values", self.values, {"candidate": len(self.candidates)}, ("candidate", "example", "label"))
+        _check_shape("chosen", self.chosen, {"label": self.values.shape[-1]}, ("example", "label"))
+        _check_directions((self.better,))
+        if self.chosen.size and not 0 <= self.chosen.min() <= self.chosen.max() < len(self.candidates):
+            raise ValueError(f"chosen are numbers of the {len(self.candidates)} candidates, from 0")
 
     def __repr__(self) -> str:
         return f"Arbitration(by {self.by}: {len(self.candidates)} candidates, {len(self.chosen)} examples: {self.spec})"
@@ -133,6 +147,20 @@ class Arbitration(Result):
         means = comparable_means(values.reshape(len(values), -1))
         order = np.argsort(-larger_is_better(means, self.better), kind="stable")
         return [(self.candidates[i], float(means[i])) for i in order]
+
+
+def _check_shape(name: str, array: np.ndarray, sizes: Mapping[str, int], axes: tuple[str, ...]) -> None:
+    """An error for an array that has other axes, or other lengths of those whose size is known."""
+    if array.ndim != len(axes):
+        raise ValueError(f"{name} must have the axes {', '.join(axes)}, got an array of shape {array.shape}")
+    for axis, found in zip(axes, array.shape, strict=True):
+        check_axis(name, axis, found, sizes.get(axis, found))
+
+
+def _check_directions(better: tuple[str, ...]) -> None:
+    for direction in better:
+        if direction not in ("higher", "lower"):
+            raise ValueError(f"better must be 'higher' or 'lower', got {direction!r}")
 
 
 def _place(names: tuple[str, ...], wanted: str, kind: Literal["method", "metric"]) -> int:

@@ -263,12 +263,12 @@ def differentiate(
     wanted = [tensor for _, _, tensor in places]
     wanted += [part for record in with_weights for part in record.parts]
     wanted += [out for record in with_products for out, _ in record.outputs]
-    if not value.requires_grad:
+    used = [t for t in wanted if t.requires_grad]
+    if not value.requires_grad or not used:
         raise ValueError(
             "the target does not depend on the inputs in a way that can be differentiated; "
             "use a method that only runs the model, as leave_one_out, occlusion, shap or lime"
         )
-    used = [t for t in wanted if t.requires_grad]
     by_id = dict(zip(map(id, used), torch.autograd.grad(value.sum(), used, allow_unused=True), strict=True))
     grads = [torch.zeros_like(t) if by_id.get(id(t)) is None else by_id[id(t)] for t in wanted]
     for (at, stream, _), grad in zip(places, grads, strict=False):

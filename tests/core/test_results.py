@@ -197,6 +197,17 @@ def test_boards_and_choices_whose_shapes_do_not_agree_are_refused(example, chang
         example(**change)
 
 
+def test_what_is_damaged_is_said_in_one_short_line(tmp_path):
+    comparison().save(tmp_path / "c.json")
+    content = json.loads((tmp_path / "c.json").read_text())
+    content["attributions"][1]["method"] = "\r\n" * 3000
+    content["attributions"][1]["target"]["name"] = "another"
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="is damaged") as error:
+        Comparison.load(tmp_path / "c.json")
+    assert len(str(error.value).splitlines()) == 1 and len(str(error.value)) < 1000
+
+
 def test_dicts_of_inputs_and_targets_come_back_equal():
     for record in (text_example().input, picture_example().input, Target("contrast", 1, "a", 0, "b", True)):
         data = json.loads(json.dumps(record.to_dict(), allow_nan=False))

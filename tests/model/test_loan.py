@@ -328,6 +328,17 @@ def test_a_config_that_asks_for_more_outputs(setting: str) -> None:
     assert model(**tensors)[setting.removeprefix("output_")] is not None
 
 
+def test_a_generation_config_that_asks_for_more_outputs() -> None:
+    """Decoding then runs with hooks of transformers, which it leaves on the model."""
+    made = fresh("t5")
+    model: Any = made.model
+    model.generation_config.output_attentions = True
+    model.generation_config.return_dict_in_generate = False
+    with Watch(model):
+        assert whence.explain(wrapped(made), "a good film", "gradient_x_input").scores.any()
+    assert model.generation_config.output_attentions is True
+
+
 def test_gradients_of_parameters_are_untouched() -> None:
     made = fresh("bert")
     made.model(**plain_inputs(made, made.inputs[0])).logits.sum().backward()

@@ -437,6 +437,11 @@ def test_fields_of_a_score_are_saved(tmp_path: Path) -> None:
         Attribution.load(tmp_path / "s.json")
 
 
+def test_a_long_metric_leaves_room_for_the_figure(tmp_path):
+    arbitration_example(metric="x" * 3000).write(tmp_path / "a.png")  # a figure without room is a warning, so an error
+    assert (tmp_path / "a.png").stat().st_size > 0
+
+
 def test_a_long_name_leaves_room_for_the_figure(tmp_path):
     a = generated_example()
     x = replace(a.input, features=("[bold]not markup[/] [/bold] [link=x]", *a.input.features[1:]))

@@ -18,6 +18,7 @@ import numpy as np
 from whence.core import display, geometry, shap_export
 from whence.core.inputs import Input, Target, check_axis, merged_words, word_starts
 from whence.core.storage import VERSION, Storable, floats, read_only
+from whence.core.wording import in_one_line
 
 S = TypeVar("S", bound="Result")
 
@@ -48,7 +49,7 @@ class Result(Storable):
         try:
             return cls.from_dict(content)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{expected} is damaged ({error}); save it again") from None
+            raise ValueError(f"{expected} is damaged ({in_one_line(error)}); save it again") from None
 
     def write(self, path: str | PathLike[str]) -> None:
         """Write the result in the form that the file's ending names; `display.endings` lists those that apply."""

@@ -29,6 +29,12 @@ def first_sentence(error: BaseException) -> str:
     return re.split(r"(?<=[.!?])\s|\n", str(error).strip() or repr(error), maxsplit=1)[0].rstrip(".")
 
 
+def in_one_line(error: BaseException) -> str:
+    """The message of an error that another one quotes: its first letters, on one line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
 def shown(value: Any) -> str:
     """A value as an error shows it: its repr on one line, cut where it is long."""
     try:

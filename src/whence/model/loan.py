@@ -153,7 +153,7 @@ def attention_path(model: nn.Module, path: str | None) -> Iterator[None]:
 
 
 def configs(model: nn.Module) -> list[Any]:
-    """Every config object of the model and its parts, each once."""
+    """Every config object of the model and its parts, for generation too, each once."""
     found: dict[int, Any] = {}
 
     def visit(config: Any) -> None:
@@ -164,8 +164,8 @@ def configs(model: nn.Module) -> list[Any]:
             visit(getattr(config, name, None))
 
     for module in model.modules():
-        if "config" in vars(module):
-            visit(vars(module)["config"])
+        for name in ("config", "generation_config"):
+            visit(vars(module).get(name))
     return list(found.values())
 
 

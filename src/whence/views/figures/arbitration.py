@@ -11,7 +11,6 @@ from whence.views.content.arbitration import best_rows, verdict
 from whence.views.content.scoreboard import Style, note
 from whence.views.figures import scoreboard
 from whence.views.figures.layout import draw_means, new_figure, wrapped
-from whence.views.text import printable
 
 
 @display.figure.register(Arbitration)
@@ -27,6 +26,6 @@ def figure(found: Arbitration) -> Any:
     axes = above.subplots()
     draw_means(axes, rows, {row.method: Style(METHODS[0]) for row in rows})
     title = f"the best of {len(found.candidates)} by {found.metric}, {found.better} is better"
-    axes.set_title(printable(title), fontsize="small", loc="left", parse_math=False)
+    axes.set_title(wrapped(title, int(9 * width)), fontsize="small", loc="left", parse_math=False)
     scoreboard.draw_metrics(below, found.board)
     return drawn

@@ -14,6 +14,7 @@ from whence.views.text import printable
 RANDOM = "#404040"  # of the method `random`, which pages draw in the colour of their text
 NAME = 34  # letters of a name in a line
 TICK = 24  # and at an axis
+LINES = 6  # of a text
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -37,8 +38,9 @@ def tick(name: str) -> str:
 
 
 def wrapped(text: str, letters: int) -> str:
-    """The text in lines of so many letters."""
-    return "\n".join(textwrap.wrap(printable(text), max(letters, 10))) or printable(text)
+    """The text in lines of so many letters, cut where it would leave no room for what is drawn."""
+    lines = textwrap.wrap(printable(text), max(letters, 10), max_lines=LINES, placeholder="…")
+    return "\n".join(lines) or printable(text)
 
 
 def draw_means(axes: Any, rows: Sequence[Row], styles: Mapping[str, Style]) -> None:

@@ -101,19 +101,28 @@ def test_the_result_carries_the_spec_it_ran_with() -> None:
 
 
 def test_the_default_method_is_named() -> None:
-    a = whence.explain(subject("bert"), "a film")
-    assert a.method == "integrated_gradients" and any("integrated_gradients was used" in note for note in a.notes)
-    named = whence.explain(subject("bert"), "a film", method="integrated_gradients")
-    assert np.array_equal(a.scores, named.scores) and not any("was used" in note for note in named.notes)
+    """Short inputs are explained by hiding, beyond 48 features by gradients; one method serves all of a list."""
+    long = "a film " * 30
+    for raws, method in (
+        (["a film"], "leave_one_out"),
+        ([long], "integrated_gradients"),
+        (["a film", long], "integrated_gradients"),
+    ):
+        for raw, a in zip(raws, whence.explain(subject("bert"), raws), strict=True):
+            assert a.method == method and any(f"{method} was used" in note for note in a.notes)
+            named = whence.explain(subject("bert"), raw, method=method)
+            np.testing.assert_allclose(a.scores, named.scores, atol=1e-5)
+            assert not any("was used" in note for note in named.notes)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_has_an_answer_by_default(name: str) -> None:
     made = family(name)
     a = whence.explain(subject_of(name), made.inputs[1])
-    picture_alone = made.task == "image-classification" and not made.windows
-    assert a.method == ("gae" if picture_alone else "integrated_gradients")
-    assert a.signed is not picture_alone and np.abs(a.scores).max() > 0
+    picture_alone = made.task == "image-classification"
+    of_pictures = "integrated_gradients" if made.windows else "gae"
+    assert a.method == (of_pictures if picture_alone else "leave_one_out")
+    assert a.signed is (a.method != "gae") and np.abs(a.scores).max() > 0
 
 
 def test_a_name_is_taken_once() -> None:

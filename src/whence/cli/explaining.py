@@ -130,12 +130,12 @@ def flag_of(option: str) -> str:
 
 def _with_methods(ctx: typer.Context, specs: list[str]) -> Callable[..., Any]:
     """`explain` or `compare`, with its methods and their options filled in."""
-    from whence.methods.explaining import DEFAULT_METHOD
+    from whence.methods.explaining import HIDING_METHOD
 
     if ctx.info_name == "explain":
         if len(specs) > 1:
             raise Misuse(f"explain takes one method, and {len(specs)} were named; use whence compare")
-        [(record, options)] = _resolved(ctx, specs or [DEFAULT_METHOD])
+        [(record, options)] = _resolved(ctx, specs or [HIDING_METHOD])
         return partial(whence.explain, method=record.name if specs else None, **options)
     if not specs:
         raise Misuse("compare needs methods, and none was named; use --method attention --method gradient")

@@ -18,9 +18,11 @@ from whence.model.subject import Subject
 from whence.model.target_specs import of_generated
 from whence.model.targets import Aim
 
-DEFAULT_METHOD = "integrated_gradients"  # docs/faithfulness.md says why
-PICTURE_METHOD = "gae"  # the default where there is nothing but a picture, and attention spans it
-WITHOUT_GRADIENTS = "leave_one_out"  # the default where a model has no gradients
+# What is used when no method is named; docs/faithfulness.md says why.
+HIDING_METHOD = "leave_one_out"  # for short inputs, and where a model has no gradients
+LONG_METHOD = "integrated_gradients"  # beyond SHORT features, of which hiding one after the other would cost more
+PICTURE_METHOD = "gae"  # where there is nothing but a picture, and attention spans it
+SHORT = 48  # features: a pass for each of them costs as much as the sixteen gradients that the other method takes
 
 Spec = tuple[Record, dict[str, Any]]  # a method or metric with its options
 
@@ -54,16 +56,16 @@ def encoded(subject: Subject, raws: Sequence[Any], truncate: bool, single: bool)
 def usual_method(subject: Subject, items: list[Input]) -> str:
     """What is used when no method is named, as fits the kind of inputs and the model."""
     if not items:
-        return DEFAULT_METHOD
+        return HIDING_METHOD
     first = next((row for row, _ in subject.rows(items[0])), items[0])
     batch = subject.batch([first])
     found = subject.structure(batch)
     if subject.discovery(batch).quantised or batch.streams.keys() - found.roots.keys():
-        return WITHOUT_GRADIENTS
+        return HIDING_METHOD
     if first.grid is None or first.texts:
-        return DEFAULT_METHOD
+        return HIDING_METHOD if max(len(item.features) for item in items) <= SHORT else LONG_METHOD
     spans = bool(found.deciding) and all(query for query, _ in found.connections)
-    return PICTURE_METHOD if spans else DEFAULT_METHOD
+    return PICTURE_METHOD if spans else LONG_METHOD
 
 
 @dataclass(frozen=True)

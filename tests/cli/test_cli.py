@@ -267,7 +267,7 @@ def test_values_are_literals_where_the_option_takes_them() -> None:
         (
             2,
             ["--rules", "ah"],
-            "nor integrated_gradients has the option '--rules'; it is an option of lrp",
+            "nor leave_one_out has the option '--rules'; it is an option of lrp",
         ),
         (2, ["--method", "attention,gradient"], "explain takes one method, and 2 were named"),
         (2, ["--html", "no/such/folder/a.html"], "there is no folder 'no/such/folder'"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -139,6 +139,13 @@ class Aim:
         copy.targets = [self.targets[row] for row in rows]
         copy._functions = [self._functions[row] for row in rows]
         copy.values = None if self.values is None else self.values[list(rows)]
+        return copy
+
+    def of_probabilities(self) -> Aim:
+        """The same targets with the probability of a class in place of its logit; other kinds stay as they are."""
+        copy = self.chosen(range(len(self.targets)))
+        copy.targets = [replace(t, kind="probability") if t.kind == "logit" else t for t in copy.targets]
+        copy.values = None
         return copy
 
     def __call__(self, logits: Tensor, batch: Any, states: Mapping[str | int, StateSeen] | None = None) -> Tensor:

@@ -145,6 +145,7 @@ def vit_cx(
     layer: Number = -1,
     distance: Share = 0.1,
     noise: Annotated[float, Between(0, 100)] = 0.1,
+    mask: PixelWay = "auto",
     score: Score = "probability",
 ) -> Explained:
     """ViT-CX: clusters of feature maps are soft masks; f of what they keep, corrected for noise and for coverage.
@@ -153,15 +154,16 @@ def vit_cx(
     1 - cosine at most `distance`; the sum of a cluster, scaled again, is a mask M_i. With Z_i ~ N(0, `noise`^2) where
     it hides, s_i = f(x o M_i + Z_i o (1 - M_i)) - f(x + Z_i o (1 - M_i)) + f(x), and the map is
     1/n sum_i s_i M_i / sum_k M_k; a patch scores the mean of its pixels. The map is in `details["pixels"]`, n in
-    `details["masks"]`; `score` as in score_cam. Where the authors' code differs: it divides by 0 where a channel is the
-    same everywhere, which is left out here; its noise has no seed; its users drop special tokens themselves.
+    `details["masks"]`. `score` as in score_cam, and `mask`, to which the noise is added; the paper has 0. Where the
+    authors' code differs: it divides by 0 where a channel is the same everywhere, which is left out here; its noise has
+    no seed; its users drop special tokens themselves.
     """
     _picture_stream(subject, batch)
     trace = subject.trace(batch, target)
     features = _feature_arrays(subject, batch, trace, layer)
     masks = [clustered_masks(m, _size(item), distance) for m, item in zip(features, batch.inputs, strict=True)]
     variants = [
-        _with_noise(subject, item, one, generator, noise)
+        _with_noise(subject, item, one, mask, noise, generator)
         for item, one, generator in zip(batch.inputs, masks, batch.generators(), strict=True)
     ]
     aim, notes = _scored(trace, score)
@@ -175,21 +177,21 @@ def vit_cx(
 
 
 def _with_noise(
-    subject: Subject, item: Input, masks: SoftMasks, generator: np.random.Generator, noise: float
+    subject: Subject, item: Input, masks: SoftMasks, how: PixelWay, noise: float, generator: np.random.Generator
 ) -> Iterator[Input]:
     """The picture itself; then, for every mask, what it keeps with noise around it, and the whole with that noise."""
-    blend, picture = blending(subject, item), _picture(item)
+    hide, leave = blending(subject, item, how), blending(subject, item, None)
     yield item
     for one in masks:
-        drawn = generator.normal(0, noise, picture.shape)
-        yield blend(one, drawn)
-        yield blend(one, picture + drawn)
+        drawn = generator.normal(0, noise, _picture(item).shape)
+        yield hide(one, drawn)
+        yield leave(one, drawn)
 
 
 def _scored(trace: Trace, score: Score) -> tuple[Aim, tuple[str, ...]]:
     """What masked pictures are scored by, and a note: the class's probability in place of its logit, among classes."""
     logits = trace.logits.shape[-1] > 1 and any(target.kind == "logit" for target in trace.aim.targets)
-    note = "masked pictures are scored by the probability of the class; score='target' takes the logit itself"
+    note = "scored by the probability of the class; score='target' takes the logit"
     return (trace.aim.of_probabilities(), (note,)) if logits and score == "probability" else (trace.aim, ())
 
 

@@ -138,21 +138,21 @@ def picture_of(item: Input) -> np.ndarray | None:
     return None if key is None else item.tensors[key]
 
 
-def blending(subject: Subject, item: Input, how: PixelWay = "auto") -> Callable[..., Input]:
-    """Soft masks: a function of a mask m, (height, width), that makes the variant whose picture is m x + (1 - m) z.
+def blending(subject: Subject, item: Input, how: PixelWay | None = "auto") -> Callable[..., Input]:
+    """Soft masks: a function of a mask m, (height, width), that gives a variant with the picture m x + (1 - m) (z + e).
 
     Every pixel of m is from 0, hidden, to 1, kept. z is what `how` puts in place of hidden pixels, as for whole patches
-    in `ways`, or the picture that the function is given as `other`, (channel, height, width).
+    in `ways`, or x itself where it is None; e is noise that the function may be given, (channel, height, width).
     """
     stream = next(stream for stream in stream_names(item) if on_grid(item, stream))
     positions = np.flatnonzero(np.array(item.streams) == stream)
-    key, _, fill = _pixel_filling(subject, item, stream, positions, "zero" if how == "auto" else how)
+    key, _, fill = _pixel_filling(subject, item, stream, positions, "zero" if how in ("auto", None) else str(how))
     pixels = item.tensors[key]
 
-    def make_variant(mask: np.ndarray, other: np.ndarray | None = None) -> Input:
-        mask = mask.astype(pixels.dtype)
-        mixed = mask * pixels + (1 - mask) * (fill if other is None else other.astype(pixels.dtype))
-        return replace(item, tensors={**item.tensors, key: mixed})
+    def make_variant(mask: np.ndarray, noise: np.ndarray | float = 0.0) -> Input:
+        hidden = (pixels if how is None else fill) + noise
+        mixed = mask * pixels + (1 - mask) * hidden
+        return replace(item, tensors={**item.tensors, key: mixed.astype(pixels.dtype)})
 
     return make_variant
 

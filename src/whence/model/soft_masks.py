@@ -47,7 +47,8 @@ class SoftMasks:
         count = max(1, CHUNK // (self._larger[0] * self._larger[1]))
         for start in range(0, len(self), count):
             chunk = slice(start, start + count)
-            large = upsample(self.cells[chunk], *self._larger)
+            cells = self.cells[chunk]
+            large = upsample(cells.astype(np.float32) if cells.dtype == bool else cells, *self._larger)
             corners = zip(large, self._corners[chunk], strict=True)
             yield chunk, np.stack([mask[y : y + height, x : x + width] for mask, (y, x) in corners])
 
@@ -55,9 +56,10 @@ class SoftMasks:
 def random_masks(generator: np.random.Generator, count: int, cells: int, keep: float, size: Size) -> SoftMasks:
     """The masks of RISE: cells are kept with probability `keep`, and the grid is shifted by up to one cell."""
     high, wide = (-(-length // cells) for length in size)  # pixels of a cell, rounded up
-    kept = generator.random((count, cells, cells)) < keep
+    parts = -(-count * cells**2 // CHUNK)  # a number that is drawn takes eight times the memory of a cell
+    grids = [generator.random((len(few), cells, cells)) < keep for few in np.array_split(np.arange(count), parts)]
     corners = np.stack([generator.integers(0, high, count), generator.integers(0, wide, count)], 1)
-    return SoftMasks(kept.astype(np.float32), size, ((cells + 1) * high, (cells + 1) * wide), corners)
+    return SoftMasks(np.concatenate(grids), size, ((cells + 1) * high, (cells + 1) * wide), corners)
 
 
 def scaled_maps(maps: np.ndarray, size: Size) -> tuple[np.ndarray, np.ndarray]:

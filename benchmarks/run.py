@@ -304,6 +304,34 @@ def shap_race(sentences: int = 5, most: int = 60) -> Race:
     )
 
 
+def masks_race(method: str, pictures: int = 4) -> Race:
+    """Pictures of `digits` through the method's own masks, against a forward pass of the plain model per mask."""
+    from whence.core.geometry import upsample
+
+    subject = whence.load("digits")
+    digits = [e.input for e in whence.zoo.examples("digits", pictures)]
+    found = whence.explain(subject, digits, method)
+    # vit_cx runs every mask twice, with noise around what it keeps and with the noise alone, and the picture once
+    counts = [2 * a.details["masks"] + 1 if "masks" in a.details else 300 for a in found]
+    encoded = [torch.from_numpy(a.input.tensors["pixel_values"])[None] for a in found]
+
+    def ours() -> None:
+        whence.explain(subject, digits, method)
+
+    def theirs() -> None:
+        rng = np.random.default_rng(0)
+        for pixels, count in zip(encoded, counts, strict=True):
+            total = np.zeros(pixels.shape[-2:])
+            for _ in range(count):
+                mask = upsample(rng.random((7, 7)), *pixels.shape[-2:])
+                with torch.no_grad():
+                    logits = subject.model(pixels * torch.from_numpy(mask).float()).logits
+                total += float(logits.softmax(-1)[0, 0]) * mask
+
+    name = f"{method} of {pictures} digits, {sum(counts)} masked pictures"
+    return Race(name, "a forward pass per mask", "below 1", ours, theirs)
+
+
 RACES: dict[str, Callable[[], Race]] = {
     "trace": trace_race,
     "batching": batching_race,
@@ -321,6 +349,8 @@ RACES: dict[str, Callable[[], Race]] = {
         f"sentences_{name}": functools.partial(sentences_race, name)
         for name in ("attention_x_gradient", "gae", "lrp", "decompx", "integrated_gradients", "leave_one_out")
     },
+    "rise": functools.partial(masks_race, "rise(samples=300)"),
+    "vit_cx": functools.partial(masks_race, "vit_cx"),
 }
 
 

@@ -68,7 +68,8 @@ def scaled(in_place: bool) -> whence.Subject:
 
 
 SLOW_TO_IMPORT = ("shap", "lime")  # they only hide features, as leave_one_out does
-SPECS = [r.name for r in registry.records("method") if "module" in r.tasks and r.name not in SLOW_TO_IMPORT]
+RECORDS = [r for r in registry.records("method") if "module" in r.tasks and r.name not in SLOW_TO_IMPORT]
+SPECS = [r.name for r in RECORDS if r.family != "vision"]  # the others explain pictures: see below
 SPECS += ["gradient_x_input(at='word')", "gradient_x_input(at=1)", "integrated_gradients(at='embeddings', steps=4)"]
 SPECS += ["smoothgrad(at='word', samples=2)", "lrp(neurons='blocks.0.out')", "attnlrp(at='word')"]
 
@@ -121,6 +122,45 @@ def test_inputs_that_a_model_changes_are_given_as_copies(spec: str) -> None:
     one, other = (whence.explain(whence.wrap(model, encode=encode), vectors.copy(), spec, 1) for model in models)
     np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4, atol=1e-6)
     assert one.output == pytest.approx(other.output, abs=1e-6)
+
+
+class Pictured(nn.Module):
+    """A vision transformer that changes its pixels, and what its norm returned, in place or not."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place, self.cut, self.head = in_place, nn.Conv2d(1, 32, 4, 4), nn.Linear(32, 3)
+        self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(2))
+        self.attentions = nn.ModuleList(nn.MultiheadAttention(32, 4, batch_first=True) for _ in range(2))
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        if self.in_place:
+            pixel_values -= 0.5
+        else:
+            pixel_values = pixel_values - 0.5
+        state = self.cut(pixel_values).flatten(2).transpose(1, 2)
+        for norm, attention in zip(self.norms, self.attentions, strict=True):
+            read = norm(state)
+            if self.in_place:
+                read += 0.1
+            else:
+                read = read + 0.1
+            state = state + attention(read, read, read, need_weights=False)[0]
+        return self.head(state.mean(1))
+
+
+@pytest.mark.parametrize("spec", ["grad_cam", "grad_cam(of='attention')", "score_cam", "rise(samples=9)", "vit_cx"])
+def test_pictures_and_features_that_a_model_changes(spec: str) -> None:
+    pixels = np.random.default_rng(0).normal(size=(1, 12, 12)).astype(np.float32)
+
+    def encode(raw: np.ndarray) -> dict[str, Any]:
+        names = [f"patch {i}" for i in range(9)]
+        return {"tensors": {"pixel_values": raw}, "features": {"image": names}, "grid": (3, 3)}
+
+    models = [_drawn(lambda in_place=in_place: Pictured(in_place)) for in_place in (True, False)]
+    one, other = (whence.explain(whence.wrap(model, encode=encode), pixels.copy(), spec, 1) for model in models)
+    np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4, atol=1e-6)
+    assert one.scores.any() and one.output == pytest.approx(other.output, abs=1e-6)
 
 
 def test_ctrl() -> None:

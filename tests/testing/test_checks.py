@@ -28,6 +28,7 @@ SPECS = {
     "integrated_gradients": "integrated_gradients(steps=8)",
     "shap": "shap(max_evals=30)",
     "lime": "lime(samples=20)",
+    "rise": "rise(samples=20)",
 }
 # These look at the method more than at the model, so one family of each kind is enough for them: read at a token or
 # pooled, padded or not, generated or not, one stream or two, and one (ViLT) that draws random numbers itself.
@@ -35,6 +36,9 @@ OF_THE_METHOD = {"repeatable", "seeded", "ordered", "shared", "residual", "saved
 THOROUGH = ["bert", "vit", "beit", "gpt2", "bart", "clip", "vilt", "torch-multihead"]
 # A window shares its drop with a neighbour that cannot matter, and a regression is never exactly 0.
 SMEARED = {"occlusion", "lime"}
+# Methods of pictures have nothing to say of the text that the check of `cannot_matter` explains.
+PICTURED = {record.name for record in whence.list_methods() if record.family == "vision"}
+WITHOUT_PICTURE = ["torch-encoder", "torch-multihead", "torch-sdpa", "from-scratch", "lxmert", "visual-bert"]
 # What these models do to their states is not followed; the sentence that says so names what to use instead.
 DECOMPOSITIONS = {"value_norms", "residual_norms", "globenc", "alti", "decompx"}
 REFUSED = {
@@ -69,9 +73,9 @@ def inputs_of(name: str) -> list[Any]:
 def test_every_method_on_every_family(name: str, record: registry.Record) -> None:
     subject, inputs = subject_of(name), inputs_of(name)
     spec = SPECS.get(record.name, record.name)
-    anywhere = record.family in ("gradient", "perturbation", "baseline") or record.name in ("lrp", "attnlrp")
+    anywhere = record.family in ("gradient", "perturbation", "baseline", "vision") or record.name in ("lrp", "attnlrp")
     windows = family(name).windows and not anywhere
-    refused = record.name in REFUSED.get(name, ())
+    refused = record.name in (PICTURED if name in WITHOUT_PICTURE else set()) | REFUSED.get(name, set())
     if windows or refused or subject.task not in record.tasks:
         sentence = "attends within windows" if windows else "; .*use " if refused else "works on"
         with pytest.raises(ValueError, match=sentence) as error:
@@ -81,7 +85,7 @@ def test_every_method_on_every_family(name: str, record: registry.Record) -> Non
         assert report.passed == ("given_back",) and str(error.value) in report.failed["well_formed"]
         return
     left_out = {"complete"} if spec != record.name else set()
-    left_out |= {"cannot_matter"} if record.name in SMEARED else set()
+    left_out |= {"cannot_matter"} if record.name in SMEARED | PICTURED else set()
     left_out |= OF_THE_METHOD if name not in THOROUGH else set()
     names = [check.name for check in checks(spec) if check.name not in left_out]
     report = check_method(spec, subject, inputs, only=names)
@@ -113,6 +117,9 @@ OPTIONS = [
     ("bart", "gradient(reduce='l1', at='word')"),
     ("vit", "gradient(at='pixels')"),
     ("vilt", "gradient_x_input(at='pixels')"),
+    ("vilt", "grad_cam(of='attention', relu=False)"),
+    ("swin", "grad_cam(layer=1)"),
+    ("vit", "score_cam(weights='increase', mask='blur', score='target', layer=0)"),
     ("clip", "gradient_x_input(at='word')"),
 ]
 

@@ -10,6 +10,7 @@ from whence.methods import (
     perturbation,
     relevance,
     shapley,
+    vision,
     zeroing,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "perturbation",
     "relevance",
     "shapley",
+    "vision",
     "zeroing",
 ]

@@ -52,15 +52,15 @@ def attention(
     layers = layer if isinstance(layer, list) else [layer]
     by_stream: dict[str, Tensor] = {}
     sinks = []
-    for records in _by_key_stream(subject, trace):
-        chosen = [_of_layer(records, number, subject) for number in layers]
+    for records in by_key_stream(subject, trace):
+        chosen = [of_layer(records, number, subject) for number in layers]
         values = [record.scores if scores else record.weights for record in chosen]  # (batch, head, query, key) each
         maps = torch.stack([reduced(one, heads) for one in values]).mean(0)  # (batch, query, key)
         # A score of 0 in every head marks a masked pair; a weight of 0 is a weight like any other.
         counts = torch.stack([(one != 0).any(1) | (not scores) for one in values]).any(0)
         by_stream[records[0].key] = _read_map(maps, counts, records[0], trace, batch, read)
         sink = torch.stack([record.sink.mean(1) for record in chosen]).mean(0)  # (batch, query)
-        sinks.append(_mean_of_rows(sink[..., None], trace.deciding[records[0].query] & real(records[0], batch))[:, 0])
+        sinks.append(mean_of_rows(sink[..., None], trace.deciding[records[0].query] & real(records[0], batch))[:, 0])
     details = _sink_details(torch.stack(sinks).amax(0))
     return Explained(subject.on_features(batch, by_stream), details=details, signed=scores)
 
@@ -215,7 +215,7 @@ def finished(state: Tensor, batch: Batch, trace: Trace, read: Read) -> Tensor:
         deciding = torch.zeros_like(batch.mask)
         for stream, rows in trace.deciding.items():
             deciding[:, batch.span(stream)] = rows
-        scores = _mean_of_rows(state.transpose(1, 2), deciding & batch.mask)
+        scores = mean_of_rows(state.transpose(1, 2), deciding & batch.mask)
     else:
         scores = state[:, -1]
     return scores.masked_fill(~batch.mask, 0.0)
@@ -238,7 +238,7 @@ def real(record: AttentionRecord, batch: Batch) -> Tensor:
     return batch.mask[:, batch.span(record.query)]
 
 
-def _by_key_stream(subject: Subject, trace: Trace) -> Iterable[list[AttentionRecord]]:
+def by_key_stream(subject: Subject, trace: Trace) -> Iterable[list[AttentionRecord]]:
     """For each stream of keys, the blocks through which the deciding streams look at it, first to last."""
     _check_spans_inputs(subject, trace)
     groups: dict[str, list[AttentionRecord]] = {}
@@ -259,7 +259,7 @@ def _check_spans_inputs(subject: Subject, trace: Trace) -> None:
         raise ValueError(f"{subject.name} reads no attention that spans its inputs; use a gradient method")
 
 
-def _of_layer(records: list[AttentionRecord], number: int, subject: Subject) -> AttentionRecord:
+def of_layer(records: list[AttentionRecord], number: int, subject: Subject) -> AttentionRecord:
     """The record of a layer, counted from the last one where the number is negative."""
     if not -len(records) <= number < len(records):
         raise ValueError(f"layer {number} is out of range: {subject.name} has {len(records)} layers here, from 0")
@@ -270,11 +270,11 @@ def _read_map(maps: Tensor, counts: Tensor, record: AttentionRecord, trace: Trac
     """Maps (batch, query, key) read as scores (batch, key); `counts` marks the pairs that are not masked."""
     queries = real(record, batch)
     if read == "row":
-        return _mean_of_rows(maps, trace.deciding[record.query] & queries)
+        return mean_of_rows(maps, trace.deciding[record.query] & queries)
     if read == "column":
         if record.query != record.key:
             raise ValueError("read='column' needs queries and keys of one stream; use read='row' or 'received' here")
-        return _mean_of_rows(maps.transpose(1, 2), trace.deciding[record.query] & queries)
+        return mean_of_rows(maps.transpose(1, 2), trace.deciding[record.query] & queries)
     counts = counts & queries[:, :, None]
     if read == "received_max":  # scores before the softmax may all be below 0
         return maps.masked_fill(~counts, float("-inf")).amax(1).masked_fill(~counts.any(1), 0.0)
@@ -282,7 +282,7 @@ def _read_map(maps: Tensor, counts: Tensor, record: AttentionRecord, trace: Trac
     return total / counts.sum(1).clamp(min=1) if read == "received" else total
 
 
-def _mean_of_rows(maps: Tensor, rows: Tensor) -> Tensor:
+def mean_of_rows(maps: Tensor, rows: Tensor) -> Tensor:
     """The mean of the chosen rows: (batch, query, key), (batch, query) to (batch, key)."""
     chosen = rows.to(maps.dtype)
     return (chosen[:, :, None] * maps).sum(1) / chosen.sum(1, keepdim=True).clamp(min=1)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from whence.core.geometry import patch_size
+from whence.core.geometry import on_grid, patch_size
 from whence.core.inputs import Input
 from whence.model.batching import Batch, distinct
 from whence.model.encoding import Layout
@@ -27,6 +27,7 @@ from whence.model.probing import (
     Probe,
     block_entries,
     input_site,
+    normed_site,
     output_site,
     probe,
     producing_site,
@@ -36,7 +37,7 @@ from whence.model.probing import (
 from whence.model.tap import AttentionRecord
 from whence.model.watching import Site
 
-At = str | int  # "embeddings", "word", "pixels", the number of a block, "module:NAME" or "mlp:NUMBER"
+At = str | int  # "embeddings", "word", "pixels", the number of a block, "module:NAME", "mlp:NUMBER", "normed:NUMBER"
 _QUANTISED = ("torch.ao.nn.quantized", "torch.nn.quantized")  # modules of torch
 T = TypeVar("T")
 
@@ -125,6 +126,8 @@ class Discovery:
             return self.remember(at, lambda: self._module_outputs(name))
         if isinstance(at, str) and at.startswith("mlp:"):
             return self.remember(at, lambda: self._hidden_neurons(int(at.removeprefix("mlp:"))))
+        if isinstance(at, str) and at.startswith("normed:"):
+            return self._normed(int(at.removeprefix("normed:")))
         structure = self.structure
         if at == "word":
             return structure.roots
@@ -216,6 +219,37 @@ class Discovery:
                 f"block {block} of {self.name} has no layer that narrows a wide state again; "
                 "name a module, as neuron('MODULE', 17)"
             )
+        return found
+
+    def _normed(self, block: int) -> dict[str, Site]:
+        """The normed states of a picture that a block's attention reads; blocks are counted through all stages.
+
+        Where a model merges patches from stage to stage, later blocks have fewer tokens than the picture has patches.
+        """
+        sites = self.remember("normed", self._normed_sites)
+        if not sites:
+            raise ValueError(no_attention(self._forward.model))
+        if not -len(sites) <= block < len(sites):
+            raise ValueError(
+                f"layer {block} is out of range: {self.name} has {len(sites)} layers that read a picture, from 0"
+            )
+        return {sites[block].stream: sites[block]}
+
+    def _normed_sites(self) -> list[Site]:
+        """`_normed` of all blocks that attend within the picture, in order."""
+        model, batch, structure = self._forward.model, self.probe_batch, self.structure
+        picture = next((stream for stream in batch.streams if on_grid(self._item, stream)), "")
+        with lent(model), attention_path(model, "eager"):
+            seen = self._probed(batch)
+            found: list[Site] = []
+            for number, (query, _) in enumerate(structure.connections):
+                if query in (picture, "*", ""):
+                    stream = query or picture
+                    entries = structure.blocks.get(stream, [])
+                    entry = entries[len(found)] if query and len(found) < len(entries) else None
+                    site = normed_site(seen, number, stream, model) or entry
+                    if site is not None:
+                        found.append(site)
         return found
 
     def _check_block(self, number: int) -> None:

@@ -17,6 +17,7 @@ from whence.model.encoding import mask_ids
 from whence.model.subject import Subject
 
 Way = Literal["auto", "mask", "unknown", "pad", "delete", "zero", "mean", "black", "blur"]
+PixelWay = Literal["auto", "zero", "mean", "black", "blur"]
 Unit = Literal["piece", "word"]
 
 _TOKENS = ("mask", "unknown", "pad")
@@ -128,6 +129,32 @@ def hiding(subject: Subject, item: Input, how: Way = "auto") -> Callable[[np.nda
         return _without(variant, hidden & deleted, subject.name) if (hidden & deleted).any() else variant
 
     return lambda keep: map(make_variant, keep)
+
+
+def picture_of(item: Input) -> np.ndarray | None:
+    """The picture as the model is given it, (channel, height, width); None where there is none on a grid of patches."""
+    stream = next((stream for stream in stream_names(item) if on_grid(item, stream)), None)
+    key = None if stream is None else _pixels(item, stream)
+    return None if key is None else item.tensors[key]
+
+
+def blending(subject: Subject, item: Input, how: PixelWay | None = "auto") -> Callable[..., Input]:
+    """Soft masks: a function of a mask m, (height, width), that gives a variant with the picture m x + (1 - m) (z + e).
+
+    Every pixel of m is from 0, hidden, to 1, kept. z is what `how` puts in place of hidden pixels, as for whole patches
+    in `ways`, or x itself where it is None; e is noise that the function may be given, (channel, height, width).
+    """
+    stream = next(stream for stream in stream_names(item) if on_grid(item, stream))
+    positions = np.flatnonzero(np.array(item.streams) == stream)
+    key, _, fill = _pixel_filling(subject, item, stream, positions, "zero" if how in ("auto", None) else str(how))
+    pixels = item.tensors[key]
+
+    def make_variant(mask: np.ndarray, noise: np.ndarray | float = 0.0) -> Input:
+        hidden = (pixels if how is None else fill) + noise
+        mixed = mask * pixels + (1 - mask) * hidden
+        return replace(item, tensors={**item.tensors, key: mixed.astype(pixels.dtype)})
+
+    return make_variant
 
 
 def _kind(batch: Batch, stream: str) -> str:

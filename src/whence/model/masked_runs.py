@@ -7,7 +7,7 @@ an edit of attention, for experiments that change attention instead of inputs.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ from whence.core.inputs import Input, Target
 from whence.model.batching import MAX_TOKENS, Batch, ids_of
 from whence.model.discovery import At
 from whence.model.forward import GONE
-from whence.model.masked_inputs import Way, Zeroed, added_by_model, digest, hiding, ways
+from whence.model.masked_inputs import PixelWay, Way, Zeroed, added_by_model, blending, digest, hiding, ways
 from whence.model.places import tokens_read
 from whence.model.subject import Subject
 from whence.model.tap import Edit
@@ -129,19 +129,20 @@ class MaskedRuns:
         return self._known.run
 
     def values(
-        self, items: Sequence[Input], asks: Sequence[Ask | list[Input]], aim: Aim, rows: Sequence[int] | None = None
+        self, items: Sequence[Input], asks: Sequence[Ask | Iterable[Input]], aim: Aim, rows: Sequence[int] | None = None
     ) -> list[np.ndarray]:
         """The target on every variant, one array (variant,) per ask.
 
-        An ask is about the item of the same number, or has inputs of its own. `rows` are the numbers of the asks'
-        targets in `aim`, by default in order. Open targets must have been fixed by a pass over plain inputs.
+        An ask is about the item of the same number, or has inputs of its own; those of a generator are made as they are
+        needed. `rows` are the numbers of the asks' targets in `aim`, by default in order. Open targets must have been
+        fixed by a pass over plain inputs.
         """
         rows = range(len(items)) if rows is None else rows
         keys_of_asks = self._completed(items, asks, [aim], rows, logits=False)
         return [self._values(keys, aim, row) for keys, row in zip(keys_of_asks, rows, strict=True)]
 
     def answers(
-        self, items: Sequence[Input], asks: Sequence[Ask | list[Input]], aim: Aim, rows: Sequence[int] | None = None
+        self, items: Sequence[Input], asks: Sequence[Ask | Iterable[Input]], aim: Aim, rows: Sequence[int] | None = None
     ) -> list[Answers]:
         """Logits, the target and p of its class on every variant of every ask; arguments as in `values`."""
         rows = range(len(items)) if rows is None else rows
@@ -163,12 +164,22 @@ class MaskedRuns:
         self.subject.values(batch, aim)  # fixes targets that were left open
         return self.values(batch.inputs, [Ask(keep, how) for keep in keeps], aim)
 
+    def soft_values(
+        self, batch: Batch, aim: Aim, masks: Sequence[Iterable[np.ndarray]], how: PixelWay = "auto"
+    ) -> list[np.ndarray]:
+        """The target on pictures seen through soft masks, (height, width) each from 0 to 1: one array (mask,) each.
+
+        Masks of an example are taken one by one, so a generator of them keeps memory small. Open targets must be fixed.
+        """
+        pairs = zip(batch.inputs, masks, strict=True)
+        return self.values(batch.inputs, [map(blending(self.subject, item, how), one) for item, one in pairs], aim)
+
     # ---- finding out what must be run --------------------------------------------------------------------------------
 
     def _completed(
         self,
         items: Sequence[Input],
-        asks: Sequence[Ask | list[Input]],
+        asks: Sequence[Ask | Iterable[Input]],
         aims: list[Aim],
         rows: Sequence[int],
         *,
@@ -209,7 +220,7 @@ class MaskedRuns:
         known.asked += sum(map(len, order))
         return order
 
-    def _check_position(self, item: Input, ask: Ask | list[Input], target: Target) -> None:
+    def _check_position(self, item: Input, ask: Ask | Iterable[Input], target: Target) -> None:
         """An error for a target at the token of some number where tokens are deleted: the numbers then change."""
         if not isinstance(ask, Ask) or not target.of_state or not isinstance(target.position, int) or ask.keep.all():
             return
@@ -220,10 +231,10 @@ class MaskedRuns:
             )
 
     def _variants(
-        self, item: Input, ask: Ask | list[Input], target: Target
+        self, item: Input, ask: Ask | Iterable[Input], target: Target
     ) -> Iterator[tuple[Key, Callable[[], Input]]]:
         """The key of every variant of an ask, and a function that makes the variant."""
-        if isinstance(ask, list):
+        if not isinstance(ask, Ask):
             for variant in ask:
                 yield (self.edit, digest(variant)), lambda variant=variant: variant  # type: ignore[misc]
             return

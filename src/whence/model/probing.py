@@ -41,6 +41,7 @@ class Probe:
     calls: list[ModuleCall]  # in the order in which the calls ended: the innermost first
     records: list[AttentionRecord]
     around: list[dict[str, int]]  # for each attention, the modules around it and the numbers of their calls
+    times: list[int]  # for each attention, how many calls of any module had begun before it
     outputs: Any
 
 
@@ -51,6 +52,7 @@ def probe(model: nn.Module, batch_size: int, run: Callable[[], Any]) -> Probe:
     # of the calls under way: number among the module's calls, and among all; versions of the arguments
     running: list[tuple[int, int, dict[int, int]]] = []
     around: list[dict[str, int]] = []
+    times: list[int] = []
 
     def before(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         running.append((started[name], sum(started.values()), _versions((*args, *kwargs.values()))))
@@ -66,13 +68,14 @@ def probe(model: nn.Module, batch_size: int, run: Callable[[], Any]) -> Probe:
             parts = record.module.split(".")
             names = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
             around.append({name: started[name] - 1 for name in names if started[name]})
+            times.append(sum(started.values()))
         return weights, values
 
     tap = Tap(model, batch_size, edit=edit, outputs=range(10**6))  # the products of all attentions
     inside = [(name, module) for name, module in model.named_modules() if name]
     with hooked(inside, before, after), torch.enable_grad(), tap:
         outputs = run()
-    return Probe(calls, tap.records, around, outputs)
+    return Probe(calls, tap.records, around, times, outputs)
 
 
 def block_entries(
@@ -97,6 +100,42 @@ def block_entries(
                 found.setdefault(step, (input_site("", call, *given), given[1]))
                 break
     return list(found.values())
+
+
+def normed_site(seen: Probe, number: int, stream: str, model: nn.Module) -> Site | None:
+    """The normed state that an attention reads: the output of the last norm between the attention before and this one.
+
+    That is the norm at the start of a block, or the one that ended the block before. Norms of queries and keys, inside
+    an attention, are passed over. None where nothing was normed in between.
+    """
+    first, last = seen.times[number - 1] if number else 0, seen.times[number]
+    attention = seen.records[number].module
+    own = next((c for c in seen.calls if (c.name, c.number) == (attention, seen.around[number].get(attention))), None)
+    entering = {id(tensor) for _, tensor in _tensors(own)} if own else set()
+    for call in reversed(seen.calls):
+        between = first <= call.began and call.ended <= last
+        if not between or (own and call.inside(own) and id(call.args[0] if call.args else None) not in entering):
+            continue
+        if _normalises(call, model.get_submodule(call.name)):
+            changed = _version(call.output) != call.made[id(call.output)]
+            return Site(stream, "output", call.name, call.number, -1, tokens_first(call.output), changed)
+    return None
+
+
+def _normalises(call: ModuleCall, module: nn.Module) -> bool:
+    """Whether a call norms its states: it keeps their shape and not their scale, and tokens keep apart."""
+    state, output = call.args[0] if call.args else None, call.output
+    if not isinstance(state, Tensor) or not isinstance(output, Tensor) or any(True for _ in module.children()):
+        return False
+    if state.ndim != 3 or state.shape != output.shape or not state.any():
+        return False
+    with torch.no_grad():  # large, so that the small number that norms add to the deviation does not matter
+        large = state.detach() * (1000 / state.detach().abs().max())
+        once, twice = (module(one, *call.args[1:], **call.kwargs).float() for one in (large, 2 * large))
+        scale = once.abs().mean()
+        same = (once - twice).abs().max() <= 0.01 * scale and (once - output.float()).abs().mean() <= 0.2 * scale
+        apart = (once.flatten(0, 1) - once[:1, :1].flatten(0, 1)).abs().max() > 0.01 * scale  # unlike a layer of zeros
+    return bool(same and apart)
 
 
 def input_site(stream: str, call: ModuleCall, key: str | int, tensor: Tensor) -> Site:

@@ -19,6 +19,7 @@ _PUBLIC = {
     "score": "api",
     "evaluate": "api",
     "arbitrate": "api",
+    "concept": "api",
     "list_methods": "api",
     "list_metrics": "api",
     "list_models": "api",
@@ -33,6 +34,7 @@ _PUBLIC = {
     "Input": "core.inputs",
     "Score": "core.scoreboards",
     "Scoreboard": "core.scoreboards",
+    "Sensitivity": "core.sensitivities",
     "Target": "core.inputs",
 }
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         arbitrate,
         attention_maps,
         compare,
+        concept,
         conservation,
         evaluate,
         explain,
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from whence.core.relevance_balance import Conservation
     from whence.core.results import Attribution, Comparison
     from whence.core.scoreboards import Arbitration, Score, Scoreboard
+    from whence.core.sensitivities import Sensitivity
     from whence.model.loading import load, wrap
     from whence.model.subject import Subject
 
@@ -68,11 +72,13 @@ __all__ = [
     "Input",
     "Score",
     "Scoreboard",
+    "Sensitivity",
     "Subject",
     "Target",
     "arbitrate",
     "attention_maps",
     "compare",
+    "concept",
     "conservation",
     "evaluate",
     "explain",

@@ -12,7 +12,9 @@ from whence.core.display import Table
 from whence.core.relevance_balance import Conservation
 from whence.core.results import Attribution, Comparison
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
+from whence.core.sensitivities import Sensitivity
 from whence.views.content.conservation import methods
+from whence.views.content.sensitivity import rows as sensitivity_rows
 
 FEATURE = ("feature", "stream", "special", "score")
 GENERATED = ("row", "target", "visible")  # of generated text: the number of the row, its target, whether it could see
@@ -59,6 +61,19 @@ def conservation(c: Conservation) -> Table:
         for method, row in calls
     ]
     return Table(("method", *names, *numbers, "uncovered"), rows)
+
+
+@display.table.register(Sensitivity)
+def sensitivity(s: Sensitivity) -> Table:
+    """A row per layer and concept."""
+    columns = ("layer", "concept", "score", "low", "high", "derivative", "effect", "accuracy", "p", "verdict")
+    return Table(
+        columns,
+        [
+            (r.layer, r.concept, r.score, *r.interval, r.derivative, r.effect, r.accuracy, r.p, r.verdict)
+            for r in sensitivity_rows(s)
+        ],
+    )
 
 
 @display.table.register(Score)

@@ -20,6 +20,7 @@ _PUBLIC = {
     "evaluate": "api",
     "arbitrate": "api",
     "concept": "api",
+    "maximize": "api",
     "list_methods": "api",
     "list_metrics": "api",
     "list_models": "api",
@@ -32,6 +33,7 @@ _PUBLIC = {
     "Comparison": "core.results",
     "Conservation": "core.relevance_balance",
     "Input": "core.inputs",
+    "Maximisation": "core.maximisations",
     "Score": "core.scoreboards",
     "Scoreboard": "core.scoreboards",
     "Sensitivity": "core.sensitivities",
@@ -50,10 +52,12 @@ if TYPE_CHECKING:
         list_methods,
         list_metrics,
         list_models,
+        maximize,
         score,
     )
     from whence.core.attention_maps import AttentionMaps
     from whence.core.inputs import Input, Target
+    from whence.core.maximisations import Maximisation
     from whence.core.registry import Explained, method, metric
     from whence.core.relevance_balance import Conservation
     from whence.core.results import Attribution, Comparison
@@ -70,6 +74,7 @@ __all__ = [
     "Conservation",
     "Explained",
     "Input",
+    "Maximisation",
     "Score",
     "Scoreboard",
     "Sensitivity",
@@ -86,6 +91,7 @@ __all__ = [
     "list_metrics",
     "list_models",
     "load",
+    "maximize",
     "method",
     "metric",
     "score",

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from whence import zoo
 from whence.concepts.activations import Reading
+from whence.concepts.maximising import Search, maximised
 from whence.concepts.probes import ProbeKind
 from whence.concepts.sensitivity import Settings as ConceptSettings
 from whence.concepts.sensitivity import Test, sensitivity
 from whence.core import registry
 from whence.core.attention_maps import AttentionMaps
 from whence.core.inputs import Input, Target
+from whence.core.maximisations import Maximisation
 from whence.core.registry import Record
 from whence.core.relevance_balance import Conservation
 from whence.core.results import Attribution, Comparison
@@ -74,14 +76,6 @@ _SETTINGS: dict[str, Any] = {
     "truncate": bool,
     "progress": bool,
     "resume": str | Path | None,
-    "at": Reading,
-    "probe": ProbeKind,
-    "relative": bool,
-    "counter_sets": Annotated[int, Between(1, 1000)],
-    "random_concepts": Annotated[int, Between(19, 100_000)] | None,
-    "size": Annotated[int, Between(6, 10_000)],
-    "test": Test,
-    "level": Annotated[float, Between(0, 1, without_least=True, without_most=True)],
 }
 
 
@@ -415,8 +409,35 @@ def concept(
     given: dict[str, Any] = {"at": at, "probe": probe, "relative": relative, "counter_sets": counter_sets, "size": size}
     given |= {"random_concepts": random_concepts, "test": test, "level": level, "seed": seed}
     given |= {"batch_size": batch_size, "truncate": truncate, "progress": progress}
-    _check_call(subject, **given)
+    _check_call(subject)
     return sensitivity(subject, concepts, target, data, random, layers, ConceptSettings(**given))
+
+
+def maximize(
+    subject: Subject,
+    units: TargetLike | list[TargetLike],
+    data: Data | None = None,
+    *,
+    steps: int = 256,
+    rate: float = 0.1,
+    views: int = 8,
+    jitter: int | None = None,
+    colour: float = 0.5,
+    tv: float = 0.3,
+    length: int = 8,
+    seed: int = 0,
+    progress: bool = False,
+) -> Maximisation:
+    """Inputs made to excite units as much as can be: classes, neurons ("mlp:3:17"), channels, directions.
+
+    A picture starts as noise; each of `steps` sees `views` of it, shifted by up to `jitter` pixels and in `colour`,
+    both less and less, while total variation pulls with the share `tv`. A text of `length` tokens is searched among
+    embeddings and then turned into the nearest words; the result says what that costs. A state is read as the mean of
+    all tokens unless the unit says where. `data` are examples to show beside: those that excite a unit most.
+    """
+    _check_call(subject)
+    search = Search(steps, rate, views, jitter, colour, tv, length, seed, progress)
+    return maximised(subject, units, data, search)
 
 
 def list_methods() -> list[Record]:

@@ -1,8 +1,8 @@
-"""The command line: `whence explain | compare | attention | conservation | concept | score | evaluate | ...`.
+"""The command line: `whence explain | compare | attention | conservation | concept | maximize | score | ...`.
 
 `program` holds `main` and the class of commands; `arguments` and `output` hold what commands share. The commands
-stand in modules by group: explaining, looking (attention, conservation), conceiving (concept), measuring, listing.
-Importing such a module registers its commands, in the order of the help page.
+stand in modules by group: explaining, looking (attention, conservation), conceiving (concept, maximize), measuring,
+listing. Importing such a module registers its commands, in the order of the help page.
 """
 
 from whence.cli import explaining, looking, conceiving, measuring, listing  # isort: skip

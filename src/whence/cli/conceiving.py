@@ -1,4 +1,4 @@
-"""The command `whence concept`, which asks whether a model goes by concepts."""
+"""The commands `whence concept` and `whence maximize`: what a model goes by, and what excites its units."""
 
 from __future__ import annotations
 
@@ -82,5 +82,49 @@ def concept(
         batch_size=batch_size,
         truncate=truncate,
         progress=sys.stderr.isatty(),
+    )
+    give(found, files)
+
+
+MAXIMIZE_EXAMPLES = """[bold]Examples[/bold]
+whence maximize striped dotted -m textures --save units.png
+whence maximize mlp:2:17 -m textures --data ./pictures --steps 400 --save unit.html
+whence maximize positive -m sst2 --length 6"""
+UNITS = "Classes, neurons as mlp:3:17, \"channel('MODULE', 5)\", \"direction('MODULE', 'vector.npy')\"."
+BESIDE = "Examples to show beside: those that excite a unit most."
+
+
+@app.command(epilog=MAXIMIZE_EXAMPLES, cls=Command)
+def maximize(
+    units: Annotated[list[str], typer.Argument(metavar="UNIT...", help=UNITS, show_default=False)],
+    model: Model = None,
+    data: Annotated[str | None, typer.Option("--data", metavar="PATH", help=BESIDE)] = None,
+    steps: Annotated[int, typer.Option("--steps", help="Steps of the search.")] = 256,
+    rate: Annotated[float, typer.Option("--rate", help="The size of the first steps.")] = 0.1,
+    views: Annotated[int, typer.Option("--views", help="Varied copies of a picture that a step sees.")] = 8,
+    jitter: Annotated[int | None, typer.Option("--jitter", help="Pixels; default: an eighth of the picture.")] = None,
+    colour: Annotated[float, typer.Option("--colour", help="The spread of shifts in colour.")] = 0.5,
+    tv: Annotated[float, typer.Option("--tv", help="The pull towards smooth pictures.")] = 0.3,
+    length: Annotated[int, typer.Option("--length", help="Tokens of a text.")] = 8,
+    save: Save = None,
+    html: Html = None,
+    csv: Csv = None,
+    seed: Seed = 0,
+    device: Device = None,
+) -> None:
+    """Make pictures or texts that excite classes and neurons as much as can be."""
+    if model is None:
+        raise Misuse("maximize needs a model; name it with --model, as textures, or set WHENCE_MODEL")
+    files = files_for("Maximisation", save, html, csv)
+    subject = load(model, None, device)
+    settings = {"steps": steps, "rate": rate, "views": views, "jitter": jitter, "colour": colour, "tv": tv}
+    found = whence.maximize(
+        subject,
+        [target_of(subject, unit) for unit in units],
+        data,
+        length=length,
+        seed=seed,
+        progress=sys.stderr.isatty(),
+        **settings,  # type: ignore[arg-type]
     )
     give(found, files)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from whence.concepts.activations import Reading, activations, gradients, layers_
 from whence.concepts.probes import ProbeKind, fitted
 from whence.core.inputs import Input
 from whence.core.sensitivities import Sensitivity
+from whence.core.specs import Between, check_fields
 from whence.core.wording import counted
 from whence.methods.explaining import tracked
 from whence.model.subject import Subject
@@ -28,15 +29,18 @@ class Settings:
     at: Reading = "deciding"
     probe: ProbeKind = "difference"
     relative: bool = False  # concepts against each other instead of against random examples
-    counter_sets: int = 10
-    random_concepts: int | None = None  # None: as many as the correction needs
-    size: int = 50  # examples of a concept that the zoo draws
+    counter_sets: Annotated[int, Between(1, 1000)] = 10
+    random_concepts: Annotated[int, Between(19, 100_000)] | None = None  # None: as many as the correction needs
+    size: Annotated[int, Between(6, 10_000)] = 50  # examples of a concept that the zoo draws
     test: Test = "rank"
-    level: float = 0.05
-    seed: int = 0
-    batch_size: int | None = None
+    level: Annotated[float, Between(0, 1, without_least=True, without_most=True)] = 0.05
+    seed: Annotated[int, Between(0, 2**63 - 1)] = 0
+    batch_size: Annotated[int, Between(1, 10**9)] | None = None
     truncate: bool = False
     progress: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def encoded(subject: Subject, raws: Sequence[Any], what: str, truncate: bool) ->
     for raw in raws:
         is_text = isinstance(raw, str) and not raw.lower().endswith(PICTURES)
         is_picture = isinstance(raw, np.ndarray) or (isinstance(raw, (str, Path)) and not is_text)
-        if (is_text and takes_pictures(subject)) or (is_picture and _takes_texts(subject)):
+        if (is_text and takes_pictures(subject)) or (is_picture and takes_texts(subject)):
             holds, takes = ("texts", "pictures") if is_text else ("pictures", "texts")
             raise ValueError(f"{what} holds {holds}, and {subject.name} takes {takes}; give {takes} that show it")
     items = []
@@ -153,7 +153,8 @@ def takes_pictures(subject: Subject) -> bool:
     return TASKS[subject.task].required == ("image",)
 
 
-def _takes_texts(subject: Subject) -> bool:
+def takes_texts(subject: Subject) -> bool:
+    """Whether an input is a text, maybe with a second one."""
     required = TASKS[subject.task].required
     return bool(required) and "image" not in required
 

@@ -95,7 +95,7 @@ def test_random_concepts_are_seldom_called_significant_and_often_by_the_t_test()
     textures = whence.load("textures")
     pictures = zoo.concepts("random", 120 * 10, seed=11)
     sets = {f"set {n}": pictures[10 * n : 10 * n + 10] for n in range(120)}
-    settings: dict[str, Any] = {"layers": [3], "counter_sets": 10, "random": zoo.concepts("random", 400, seed=12)}
+    settings: dict[str, Any] = {"layers": [3], "counter_sets": 40, "random": zoo.concepts("random", 600, seed=12)}
     data = [e.input for e in zoo.examples("textures", 100, seed=13) if e.label == "striped"]
     share = {}
     for test in ("rank", "t"):

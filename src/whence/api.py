@@ -431,9 +431,10 @@ def maximize(
     """Inputs made to excite units as much as can be: classes, neurons ("mlp:3:17"), channels, directions.
 
     A picture starts as noise; each of `steps` sees `views` of it, shifted by up to `jitter` pixels and in `colour`,
-    both less and less, while total variation pulls with the share `tv`. A text of `length` tokens is searched among
-    embeddings and then turned into the nearest words; the result says what that costs. A state is read as the mean of
-    all tokens unless the unit says where. `data` are examples to show beside: those that excite a unit most.
+    which the second half of the search gives up little by little, while total variation pulls with the share `tv`. A
+    text of `length` tokens is searched among embeddings and then turned into the nearest words; the result says what
+    that costs. A state is read as the mean of all tokens unless the unit says where. `data` are examples to show
+    beside: those that excite a unit most.
     """
     _check_call(subject)
     search = Search(steps, rate, views, jitter, colour, tv, length, seed, progress)

@@ -25,7 +25,7 @@ def textures() -> whence.Subject:
 @pytest.fixture(scope="module")
 def found(textures: whence.Subject) -> Maximisation:
     data = zoo.concepts("random", 12)
-    return whence.maximize(textures, ["striped", "plain", "mlp:2:17"], data, steps=40, views=2)
+    return whence.maximize(textures, ["striped", "plain", "mlp:2:17"], data, steps=80, views=2)
 
 
 def coherence(picture: np.ndarray) -> float:
@@ -39,7 +39,7 @@ def coherence(picture: np.ndarray) -> float:
 def test_what_is_made_excites_its_unit_more_than_the_start_and_all_examples(found: Maximisation) -> None:
     assert (found.real > found.start + 0.5).all()
     assert found.real[2] > found.excited[2, 0]  # type: ignore[index]
-    assert found.curves.shape == (3, 40) and np.allclose(found.start, found.curves[:, 0])
+    assert found.curves.shape == (3, 80) and np.allclose(found.start, found.curves[:, 0])
     assert str(found.targets[2]) == "neuron 17 of mlp:2, mean"
 
 

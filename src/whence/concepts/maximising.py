@@ -19,6 +19,7 @@ from whence.methods.explaining import tracked
 from whence.model.encoding import readable
 from whence.model.subject import Subject
 
+SETTLING = 0.5  # the share of the steps, the last, in which views become the picture itself
 SHOWN = 5  # examples of the data beside what was made
 
 
@@ -163,7 +164,7 @@ def _ascend(
         optimizer.param_groups[0]["lr"] = search.rate * share
         optimizer.zero_grad()
         with torch.enable_grad():
-            curve.append(climb(1 - step / search.steps))
+            curve.append(climb(min(1.0, (1 - step / search.steps) / SETTLING)))
         optimizer.step()
         with torch.no_grad():
             kept(made)

@@ -29,7 +29,7 @@ def figure(m: Maximisation) -> Any:
 
 def _draw(axes: Any, row: Row) -> None:
     """One unit."""
-    _show(axes[0], row.made, f"{row.name}\nreal {number(row.real)}")
+    _show(axes[0], row.made, f"{row.name}: {number(row.real)}")
     axes[1].plot(row.curve, color=METHODS[0], linewidth=1)
     axes[1].set_title("target by step", fontsize="small")
     axes[1].tick_params(labelsize="x-small")

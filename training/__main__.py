@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import transformers
 
-SHIPPED = ("sst2", "digits", "planted", "recall", "dates", "shapes")
+SHIPPED = ("sst2", "digits", "planted", "recall", "dates", "shapes", "textures")
 UNSHIPPED = ("emotion", "sentiment")  # the benchmarks need them, the package does not
 MODELS = SHIPPED + UNSHIPPED
 

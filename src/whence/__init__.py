@@ -19,6 +19,8 @@ _PUBLIC = {
     "score": "api",
     "evaluate": "api",
     "arbitrate": "api",
+    "concept": "api",
+    "maximize": "api",
     "list_methods": "api",
     "list_metrics": "api",
     "list_models": "api",
@@ -31,8 +33,10 @@ _PUBLIC = {
     "Comparison": "core.results",
     "Conservation": "core.relevance_balance",
     "Input": "core.inputs",
+    "Maximisation": "core.maximisations",
     "Score": "core.scoreboards",
     "Scoreboard": "core.scoreboards",
+    "Sensitivity": "core.sensitivities",
     "Target": "core.inputs",
 }
 
@@ -41,20 +45,24 @@ if TYPE_CHECKING:
         arbitrate,
         attention_maps,
         compare,
+        concept,
         conservation,
         evaluate,
         explain,
         list_methods,
         list_metrics,
         list_models,
+        maximize,
         score,
     )
     from whence.core.attention_maps import AttentionMaps
     from whence.core.inputs import Input, Target
+    from whence.core.maximisations import Maximisation
     from whence.core.registry import Explained, method, metric
     from whence.core.relevance_balance import Conservation
     from whence.core.results import Attribution, Comparison
     from whence.core.scoreboards import Arbitration, Score, Scoreboard
+    from whence.core.sensitivities import Sensitivity
     from whence.model.loading import load, wrap
     from whence.model.subject import Subject
 
@@ -66,13 +74,16 @@ __all__ = [
     "Conservation",
     "Explained",
     "Input",
+    "Maximisation",
     "Score",
     "Scoreboard",
+    "Sensitivity",
     "Subject",
     "Target",
     "arbitrate",
     "attention_maps",
     "compare",
+    "concept",
     "conservation",
     "evaluate",
     "explain",
@@ -80,6 +91,7 @@ __all__ = [
     "list_metrics",
     "list_models",
     "load",
+    "maximize",
     "method",
     "metric",
     "score",

@@ -12,13 +12,20 @@ from PIL.Image import Image
 from torch import Tensor
 
 from whence import zoo
+from whence.concepts.activations import Reading
+from whence.concepts.maximising import Search, maximised
+from whence.concepts.probes import ProbeKind
+from whence.concepts.sensitivity import Settings as ConceptSettings
+from whence.concepts.sensitivity import Test, sensitivity
 from whence.core import registry
 from whence.core.attention_maps import AttentionMaps
 from whence.core.inputs import Input, Target
+from whence.core.maximisations import Maximisation
 from whence.core.registry import Record
 from whence.core.relevance_balance import Conservation
 from whence.core.results import Attribution, Comparison
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
+from whence.core.sensitivities import Sensitivity
 from whence.core.specs import Between, checked
 from whence.core.wording import shown
 from whence.measure.arbitration import By, Labels, arbitrated
@@ -366,6 +373,73 @@ def arbitrate(
         truncate=truncate,
         progress=progress,
     )
+
+
+def concept(
+    subject: Subject,
+    concepts: Mapping[str, Data] | Sequence[str | Path] | str | Path,
+    target: TargetLike,
+    data: Data | None = None,
+    *,
+    random: Data | None = None,
+    layers: str | int | Sequence[str | int] = "all",
+    at: Reading = "deciding",
+    probe: ProbeKind = "difference",
+    relative: bool = False,
+    counter_sets: int = 10,
+    random_concepts: int | None = None,
+    size: int = 50,
+    test: Test = "rank",
+    level: float = 0.05,
+    seed: int = 0,
+    batch_size: int | None = None,
+    truncate: bool = False,
+    progress: bool = False,
+) -> Sensitivity:
+    """TCAV: whether the target grows along concepts, at every layer, and more than along random ones.
+
+    `concepts` names sets of examples: a dict of lists, folders or files (a text per line, or a table), or a list of
+    folders, files and names that `zoo.concepts` draws, `size` examples each. `data` are examples of the class (those
+    with its label, where there are labels), `random` ones that show nothing in particular; embedded models have both.
+    A layer is the state that enters a block, by its number, or a module, by its name; it is read `at` the tokens that
+    the output reads ("deciding", as [CLS]), as the "mean" of all tokens, or "flat". Each concept is told apart from
+    `counter_sets` random sets, or from the other concepts (`relative`). p is the rank of the concept's mean derivative
+    among `random_concepts`, with Holm's correction over concepts and layers; `test="t"` is the paper's, which finds
+    too much.
+    """
+    given: dict[str, Any] = {"at": at, "probe": probe, "relative": relative, "counter_sets": counter_sets, "size": size}
+    given |= {"random_concepts": random_concepts, "test": test, "level": level, "seed": seed}
+    given |= {"batch_size": batch_size, "truncate": truncate, "progress": progress}
+    _check_call(subject)
+    return sensitivity(subject, concepts, target, data, random, layers, ConceptSettings(**given))
+
+
+def maximize(
+    subject: Subject,
+    units: TargetLike | list[TargetLike],
+    data: Data | None = None,
+    *,
+    steps: int = 256,
+    rate: float = 0.1,
+    views: int = 8,
+    jitter: int | None = None,
+    colour: float = 0.5,
+    tv: float = 0.3,
+    length: int = 8,
+    seed: int = 0,
+    progress: bool = False,
+) -> Maximisation:
+    """Inputs made to excite units as much as can be: classes, neurons ("mlp:3:17"), channels, directions.
+
+    A picture starts as noise; each of `steps` sees `views` of it, shifted by up to `jitter` pixels and in `colour`,
+    which the second half of the search gives up little by little, while total variation pulls with the share `tv`. A
+    text of `length` tokens is searched among embeddings and then turned into the nearest words; the result says what
+    that costs. A state is read as the mean of all tokens unless the unit says where. `data` are examples to show
+    beside: those that excite a unit most.
+    """
+    _check_call(subject)
+    search = Search(steps, rate, views, jitter, colour, tv, length, seed, progress)
+    return maximised(subject, units, data, search)
 
 
 def list_methods() -> list[Record]:

@@ -1,11 +1,11 @@
-"""The command line: `whence explain | compare | attention | conservation | score | evaluate | arbitrate | ...`.
+"""The command line: `whence explain | compare | attention | conservation | concept | maximize | score | ...`.
 
 `program` holds `main` and the class of commands; `arguments` and `output` hold what commands share. The commands
-stand in modules by group: explaining, looking (attention, conservation), measuring, listing. Importing such a module
-registers its commands, in the order of the help page.
+stand in modules by group: explaining, looking (attention, conservation), conceiving (concept, maximize), measuring,
+listing. Importing such a module registers its commands, in the order of the help page.
 """
 
-from whence.cli import explaining, looking, measuring, listing  # isort: skip
+from whence.cli import explaining, looking, conceiving, measuring, listing  # isort: skip
 from whence.cli.program import app, main
 
-__all__ = ["app", "explaining", "listing", "looking", "main", "measuring"]
+__all__ = ["app", "conceiving", "explaining", "listing", "looking", "main", "measuring"]

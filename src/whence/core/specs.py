@@ -91,6 +91,12 @@ def checked(name: str, value: Any, annotation: Any) -> Any:
     return as_list(value, annotation)
 
 
+def check_fields(record: Any) -> None:
+    """An error for a dataclass of settings whose values do not fit the annotations of its fields."""
+    for name, annotation in typing.get_type_hints(type(record), include_extras=True).items():
+        checked(name, getattr(record, name), annotation)
+
+
 def fits(value: Any, annotation: Any) -> bool:
     """Whether an argument with this annotation takes the value; an annotation that is not understood takes any.
 

@@ -224,10 +224,11 @@ def _stacked(item: Input, rows: list[Attribution]) -> Attribution:
     )
 
 
-def tracked(groups: list[Any], progress: bool) -> Iterable[Any]:
+def tracked(groups: list[Any], progress: bool, what: str = "explaining") -> Iterable[Any]:
+    """The groups, with a bar on stderr that shows how many are done, if asked for."""
     if not progress:
         return groups
     from rich.console import Console
     from rich.progress import track
 
-    return track(groups, description="explaining", console=Console(stderr=True))
+    return track(groups, description=what, console=Console(stderr=True))

@@ -228,18 +228,19 @@ class Pass:
         return last_rows(records, structure.connections, scalar)
 
 
+def stream_read(discovery: Discovery, at: At) -> str:
+    """Of the streams at a place, the one that the output reads; of several calls of a module, the last one."""
+    sites = discovery.sites(at)
+    return next((s for s in reversed(sites) if s in discovery.structure.deciding), next(reversed(sites)))
+
+
 def states_seen(
     discovery: Discovery, batch: Batch, places: Sequence[At], seen: dict[Site, Tensor]
 ) -> dict[At, StateSeen]:
-    """The states at these places as a target reads them: with their real and their deciding tokens.
-
-    Of several streams, the one that the output reads is taken; of several calls of a module, the last one.
-    """
+    """The states at these places as a target reads them: with their real and their deciding tokens."""
     found = {}
     for at in dict.fromkeys(places):
-        sites = discovery.sites(at)
-        stream = next((s for s in reversed(sites) if s in discovery.structure.deciding), next(reversed(sites)))
-        site = sites[stream]
+        site = discovery.sites(at)[stream_read(discovery, at)]
         state = site.turned(seen[site])
         real = batch.mask if site.stream == "*" else batch.streams.get(site.stream)
         if real is not None and state.shape[:-1] != real.shape:

@@ -9,10 +9,13 @@ import numpy as np
 
 from whence.core import display
 from whence.core.display import Table
+from whence.core.maximisations import Maximisation
 from whence.core.relevance_balance import Conservation
 from whence.core.results import Attribution, Comparison
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
+from whence.core.sensitivities import Sensitivity
 from whence.views.content.conservation import methods
+from whence.views.content.sensitivity import rows as sensitivity_rows
 
 FEATURE = ("feature", "stream", "special", "score")
 GENERATED = ("row", "target", "visible")  # of generated text: the number of the row, its target, whether it could see
@@ -59,6 +62,32 @@ def conservation(c: Conservation) -> Table:
         for method, row in calls
     ]
     return Table(("method", *names, *numbers, "uncovered"), rows)
+
+
+@display.table.register(Sensitivity)
+def sensitivity(s: Sensitivity) -> Table:
+    """A row per layer and concept."""
+    columns = ("layer", "concept", "score", "low", "high", "derivative", "effect", "accuracy", "p", "verdict")
+    return Table(
+        columns,
+        [
+            (r.layer, r.concept, r.score, *r.interval, r.derivative, r.effect, r.accuracy, r.p, r.verdict)
+            for r in sensitivity_rows(s)
+        ],
+    )
+
+
+@display.table.register(Maximisation)
+def maximisation(m: Maximisation) -> Table:
+    """A row per unit; texts that were made stand in it, pictures do not."""
+    columns = ("unit", "start", "free", "real", "best example", "made")
+    best = [None] * len(m.targets) if m.excited is None else m.excited[:, 0].tolist()
+    made = [one if isinstance(one, str) else None for one in m.made]
+    numbers = zip(m.start.tolist(), m.free.tolist(), m.real.tolist(), strict=True)
+    return Table(
+        columns,
+        [(str(t), *own, b, one) for t, own, b, one in zip(m.targets, numbers, best, made, strict=True)],
+    )
 
 
 @display.table.register(Score)

@@ -16,10 +16,15 @@ from whence.core.inputs import Input
 from whence.core.wording import suggest
 from whence.zoo.example import Example
 
-__all__ = ["Example", "card", "encoder", "examples", "folder", "names"]
+__all__ = ["CONCEPTS", "Example", "card", "concepts", "encoder", "examples", "folder", "names"]
 
 _HERE = Path(__file__).parent
-_ORDER = ("sst2", "digits", "planted", "recall", "dates", "shapes")
+# What `concepts` draws: textures, colours, shapes, and pictures that share nothing.
+CONCEPTS = (
+    *("striped", "dotted", "checked", "zigzag", "plain", "red", "green", "blue", "yellow", "purple", "grey"),
+    *("round", "square", "triangular", "star", "random"),
+)
+_ORDER = ("sst2", "digits", "planted", "recall", "dates", "shapes", "textures")
 
 
 def names() -> tuple[str, ...]:
@@ -54,6 +59,18 @@ def examples(name: str, n: int = 10, seed: int = 0) -> list[Example]:
         order = np.random.default_rng(seed).permutation(len(known))[:n]
         return [known[i] for i in order]
     return importlib.import_module(f"whence.zoo.{name}_data").examples(n, seed)
+
+
+def concepts(name: str, n: int = 50, seed: int = 0) -> list[np.ndarray]:
+    """`n` pictures (height, width, 3) that share the texture, colour or shape of this name, one of `CONCEPTS`.
+
+    Nothing else is shared: every other texture, colour and shape comes equally often, as far as `n` allows.
+    """
+    if name not in CONCEPTS:
+        raise ValueError(f"there is no concept {name!r} to draw; {suggest(name, CONCEPTS)}")
+    from whence.zoo import textures_data
+
+    return textures_data.concepts(name, n, seed)
 
 
 def encoder(name: str, encode_text: Callable[[str], Input]) -> Callable[[Any], dict[str, Any]] | None:

@@ -1,0 +1,59 @@
+"""How sure a derivative along a concept is: ranks among random concepts, Holm's correction, the t-test of old."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def rank_p(value: float, random: np.ndarray) -> float:
+    """The share of values, this one among them, that lie as far from their median as this one.
+
+    Random concepts go through the same probes against the same counter-sets, so that under the hypothesis "no more than
+    a random concept" all ranks are equally likely; this holds whatever the distribution, and however the probes depend
+    on each other.
+    """
+    values = np.append(random, value)
+    far = np.abs(values - np.median(values))
+    return float((far >= far[-1] * (1 - 1e-12)).mean())
+
+
+def widened(random: np.ndarray, size: int, pool: int) -> np.ndarray:
+    """Values of random concepts, spread as those of fresh examples would be.
+
+    Concepts of `size` examples that are drawn again and again from one pool resemble each other: their means vary by
+    1/size - 1/pool, where a set of fresh examples differs from the mean of the pool by 1/size + 1/pool.
+    """
+    middle = np.median(random, axis=-1, keepdims=True)
+    return middle + (random - middle) * np.sqrt((pool + size) / (pool - size))
+
+
+def t_test_p(scores: np.ndarray, random: np.ndarray) -> float:
+    """The two-sided t-test of the TCAV paper's code: scores of one concept against scores of random probes.
+
+    It takes probes of one concept for independent, though they share the concept's examples: it finds too much.
+    """
+    from scipy.stats import ttest_ind
+
+    if np.ptp(scores) == 0 and np.ptp(random) == 0:
+        return 1.0 if scores[0] == random[0] else 0.0
+    return float(ttest_ind(scores, random).pvalue)
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """p-values so corrected that the chance of one false finding among all of them is kept, by Holm's steps."""
+    flat = p.ravel()
+    order = np.argsort(flat, kind="stable")
+    steps = np.maximum.accumulate(flat[order] * np.arange(len(flat), 0, -1))
+    corrected = np.empty_like(flat)
+    corrected[order] = np.minimum(steps, 1.0)
+    return corrected.reshape(p.shape)
+
+
+def mean_interval(values: np.ndarray, seed: int, draws: int = 1000) -> tuple[float, float]:
+    """The 95 % interval of the mean of (probe, example), both drawn again with replacement."""
+    rng = np.random.default_rng([seed, 6])
+    probes, examples = values.shape
+    by_probe = rng.multinomial(probes, np.full(probes, 1 / probes), draws) / probes
+    by_example = rng.multinomial(examples, np.full(examples, 1 / examples), draws) / examples
+    low, high = np.quantile(((by_probe @ values) * by_example).sum(1), [0.025, 0.975])
+    return float(low), float(high)

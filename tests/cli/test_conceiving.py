@@ -14,20 +14,6 @@ from whence.cli import app
 def test_concept_prints_a_table_and_writes_files(tmp_path: Path) -> None:
     arguments = ["concept", "striped", "red", "--target", "striped", "-m", "textures", "--layer", "3"]
     arguments += ["--size", "20", "--counter-sets", "2"]
-        "concept",
-        "striped",
-        "red",
-        "--target",
-        "striped",
-        "-m",
-        "textures",
-        "--layer",
-        "3",
-        "--size",
-        "20",
-        "--counter-sets",
-        "2",
-    ]
     files = [tmp_path / name for name in ("g.json", "g.html", "g.png", "g.csv")]
     saved = [part for file in files for part in ("--save", str(file))]
     done = CliRunner().invoke(app, [*arguments, "--random-concepts", "59", *saved])

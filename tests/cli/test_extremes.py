@@ -17,7 +17,7 @@ HUGE, ENDLESS = "9" * 400, "9" * 5000
         (["explain", "a film", "--seed", HUGE], "seed takes a whole number from 0"),
         (["explain", "a film", "--batch-size", HUGE], "batch_size takes a whole number"),
         (["explain", "a film", "--device", "gpu"], "the device 'gpu' cannot be used here"),
-        (["explain", "a film", "--target", ENDLESS], "is not a label of planted"),
+        (["explain", "a film", "--target", ENDLESS], "a target has at most 1,000 letters"),
         (["explain", '{"text": ' + "[" * 5000, "--method", "random", "--truncate", "--device", ""], "the device ''"),
         (["explain", "a film", "--method", "integrated_gradients", "--tolerance", "nan"], "a number from 0 to 100"),
         (

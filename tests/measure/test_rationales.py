@@ -169,3 +169,10 @@ def test_rationales_and_masks_of_tables(sst2: whence.Subject, tmp_path: Path) ->
     [value] = whence.evaluate(digits, table, ["gae"], ["localisation(measure='map')"]).values[0, 0]
     a = whence.explain(digits, picture, "gae")
     assert value == whence.score(digits, a, "localisation(measure='map')", truth=picture > 100).value
+
+
+@pytest.mark.parametrize("truth", ["x" * 5000, {3: "a", "b": "c"}])
+def test_a_long_or_odd_truth_is_refused_in_one_short_line(truth: Any, sst2: whence.Subject) -> None:
+    with pytest.raises(ValueError, match="the truth") as error:
+        named(sst2.encode(TEXT), truth)
+    assert len(str(error.value)) < 400 and "\n" not in str(error.value)

@@ -671,6 +671,8 @@ def plain_outputs(family: Family, raw: Any, **options: Any) -> Any:
 def plain_logits(family: Family, raw: Any) -> torch.Tensor:
     """The logits for one raw example, whatever the model calls them."""
     outputs = plain_outputs(family, raw)
+    if isinstance(outputs, torch.Tensor):
+        return outputs
     if "start_logits" in outputs:
         return torch.stack([outputs["start_logits"], outputs["end_logits"]], -1)
-    return outputs if isinstance(outputs, torch.Tensor) else next(outputs[name] for name in LOGITS if name in outputs)
+    return next(outputs[name] for name in LOGITS if name in outputs)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from whence.core.files import PICTURES, TABLES
 from whence.core.tasks import PARTS
+from whence.core.wording import shown
 
 if TYPE_CHECKING:
     from whence.model.subject import Subject
@@ -148,7 +149,7 @@ def _table(file: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
     names = [str(name).strip() for name in rows.fieldnames or ()]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ValueError(f"{file.name} names the column {twice!r} twice; give every column a name of its own")
+        raise ValueError(f"{file.name} names the column {shown(twice)} twice; give every column a name of its own")
     if len(rows.fieldnames or ()) == 1 and len(header.split()) > 3:
         raise ValueError(f"{file.name} begins with a text; the first line of a table names its columns, as text,label")
     for number, row in enumerate(rows, 1):

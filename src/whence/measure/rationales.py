@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from whence.core.inputs import Input
+from whence.core.wording import shown
 
 Span = tuple[int, int]  # the first character, and the one after the last
 
@@ -29,7 +30,9 @@ def marks(item: Input, truth: Any, shape: tuple[int, ...]) -> np.ndarray:
             return array.astype(bool)
         given = {next(iter(item.texts), ""): given}
     elif unknown := given.keys() - item.texts.keys():
-        raise ValueError(f"the truth is of {min(unknown)!r}, and the input has {', '.join(item.texts) or 'no text'}")
+        raise ValueError(
+            f"the truth is of {shown(min(unknown, key=str))}, and the input has {', '.join(item.texts) or 'no text'}"
+        )
     marked = np.zeros(len(item.features), bool)
     for part, named in given.items():
         text = item.texts.get(part, "")
@@ -80,7 +83,7 @@ def _occurrences(text: str, phrase: str) -> list[Span]:
     for pattern in (rf"(?<!\w){plain}(?!\w)", plain) if plain else ():
         if found := [place.span() for place in re.finditer(pattern, text)]:
             return found
-    raise ValueError(f"the truth names {phrase!r}, which is not in the text")
+    raise ValueError(f"the truth names {shown(phrase)}, which is not in the text")
 
 
 def _mask(file: Path) -> np.ndarray:

@@ -450,3 +450,11 @@ def test_a_long_name_leaves_room_for_the_figure(tmp_path):
     names = replace(text.input, features=("x" * 500, *text.input.features[1:]))
     [axes] = replace(text, input=names).plot().axes
     assert axes.get_yticklabels()[0].get_text() == "x" * 23 + "…"
+
+
+@pytest.mark.parametrize("value", [1e308, -1e308])
+def test_the_largest_numbers_have_pages_and_figures(value, tmp_path):
+    score = score_example(value=value, values=None, interval=None)
+    score.write(tmp_path / "s.html")
+    score.write(tmp_path / "s.png")
+    assert "e+308" in str(score)

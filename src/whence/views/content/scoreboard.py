@@ -17,6 +17,7 @@ ARROWS = {"higher": "\u2191", "lower": "\u2193"}
 BEST = "\u2605"  # a star
 CLOSE = 0.05  # a p above it: not told apart from the best
 FEW = 6  # methods in colour, of each metric
+LARGEST = 1e300  # number at the end of a bar
 
 
 def curve_axes(board: Scoreboard, metric: str) -> tuple[str, str]:
@@ -190,7 +191,9 @@ def bar_range(found: Sequence[Row]) -> Range | None:
     drawn = [row for row in found if np.isfinite(row.score.value)]
     if not drawn:
         return None
-    low, high = min(row.ends[0] for row in drawn), max(row.ends[1] for row in drawn)
+    # larger numbers have no room at their ends among those that can be written
+    low = max(-LARGEST, min(LARGEST, *(row.ends[0] for row in drawn)))
+    high = min(LARGEST, max(-LARGEST, *(row.ends[1] for row in drawn)))
     zero = min(abs(low), abs(high)) <= high - low or low <= 0 <= high
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)

@@ -418,7 +418,7 @@ def test_a_target_function_must_return_one_value_per_example() -> None:
 
     refused(subject("bert"), ["a film", "a ball"], "one value per example", "(2, 3)", target=whole)
     refused(subject("bert"), "a film", "one value per example", "float", target=number)
-    refused(subject("bert"), "a film", "target", "differentiated", target=constant)
+    refused(subject("bert"), "a film", "target", "differentiated", method="gradient_x_input", target=constant)
 
 
 def test_there_is_no_runner_up_to_a_single_output() -> None:

@@ -286,7 +286,7 @@ def score(
     if len(truths) != len(found):
         raise ValueError(f"truth has one entry per attribution: {len(found)} were expected, {len(truths)} came")
     if target is not None and not callable(target):
-        raise TypeError(f"score knows what an attribution explains; target= takes a function alone, not {target!r}")
+        raise TypeError(f"an attribution knows what it explains; target= takes a function alone, not {shown(target)}")
     return scored(subject, found, record, options, truths=truths, function=target, seed=seed)
 
 
@@ -352,7 +352,7 @@ def arbitrate(
     """
     _check_call(subject, fit=fit, limit=limit, seed=seed, truncate=truncate, progress=progress)
     if by not in ("instance", "label", "set"):
-        raise ValueError(f"by is 'instance', 'label' or 'set', not {by!r}")
+        raise ValueError(f"by is 'instance', 'label' or 'set', not {shown(by)}")
     if fit is not None and by != "set":
         raise ValueError("fit sets examples apart for a choice for the set; give by='set' with it")
     _check_specs("candidates", candidates)

@@ -33,7 +33,7 @@ from whence.cli.output import files_for, give, print_json
 from whence.cli.program import Command, Misuse, app
 from whence.core import registry
 from whence.core.specs import parse
-from whence.core.wording import suggest
+from whence.core.wording import shown, suggest
 
 EXPLAIN_EXAMPLES = """[bold]Examples[/bold]
 whence explain "a masterful film" --model ./my-model --target positive --words
@@ -168,7 +168,7 @@ def _unknown_option(ctx: typer.Context, flag: str, name: str, records: Sequence[
     known = {option_flag for param in ctx.command.params for option_flag in param.opts if option_flag.startswith("--")}
     known |= {flag_of(option) for record in records for option in record.options}
     hint = f"it is an option of {', '.join(owners)}" if owners else suggest(flag, known)
-    return f"neither whence {ctx.info_name} nor {names} has the option {flag!r}; {hint}"
+    return f"neither whence {ctx.info_name} nor {names} has the option {shown(flag)}; {hint}"
 
 
 def option_value(record: registry.Record, option: str, text: str) -> Any:

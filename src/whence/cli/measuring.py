@@ -26,6 +26,7 @@ from whence.cli.arguments import (
 from whence.cli.output import check_folders, files_for, give
 from whence.cli.program import Command, Misuse, app
 from whence.core.files import PICTURES
+from whence.core.wording import shown
 from whence.measure.datasets import read, written
 
 SCORE_EXAMPLES = (
@@ -99,7 +100,7 @@ def evaluate(
     files = files_for("Scoreboard", save, html, csv)
     check_folders(resume)
     if not data.exists():
-        raise Misuse(f"there is no file or folder {str(data)!r} to evaluate on")
+        raise Misuse(f"there is no file or folder {shown(str(data))} to evaluate on")
     subject = load(model, _kind_of(data), device)
     board = whence.evaluate(
         subject,

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from whence.cli.program import Misuse
+from whence.core.wording import shown
 
 
 def files_for(kind: str, save: Sequence[Path] | None, html: Path | None = None, csv: Path | None = None) -> list[Path]:
@@ -23,11 +24,11 @@ def files_for(kind: str, save: Sequence[Path] | None, html: Path | None = None, 
     check_folders(*files)
     for flag, ending, path in (("--html", ".html", html), ("--csv", ".csv", csv)):
         if path and path.suffix.lower() != ending:
-            raise Misuse(f"{flag} writes a {ending} file, and {path.name!r} was named")
+            raise Misuse(f"{flag} writes a {ending} file, and {shown(path.name)} was named")
     for path in files:
         known = display.endings(getattr(whence, kind))
         if path.suffix.lower() not in known:
-            raise Misuse(f"--save writes {', '.join(known)} files here, and {str(path)!r} is none of them")
+            raise Misuse(f"--save writes {', '.join(known)} files here, and {shown(str(path))} is none of them")
         display.check(getattr(whence, kind), path)
     return files
 
@@ -36,9 +37,9 @@ def check_folders(*paths: Path | None) -> None:
     """Raise unless files can be written where they are named."""
     for path in paths:
         if path and not path.parent.is_dir():
-            raise Misuse(f"there is no folder {str(path.parent)!r} to write into; make it, or name another")
+            raise Misuse(f"there is no folder {shown(str(path.parent))} to write into; make it, or name another")
         if path and path.is_dir():
-            raise Misuse(f"{str(path)!r} is a folder; name a file in it")
+            raise Misuse(f"{shown(str(path))} is a folder; name a file in it")
 
 
 def give(found: Any, files: Sequence[Path], show: Callable[[Any], None] | None = None) -> None:

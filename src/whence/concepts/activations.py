@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from whence.core.inputs import Input
+from whence.core.wording import shown
 from whence.methods.explaining import tracked
 from whence.model.discovery import At
 from whence.model.passes import states_seen, stream_read
@@ -30,7 +31,7 @@ def layers_of(subject: Subject, item: Input, wanted: Any) -> list[At]:
         return list(range(depth))
     places = [place_of(str(one)) for one in (wanted if isinstance(wanted, (list, tuple)) else [wanted])]
     if len(set(places)) < len(places):
-        raise ValueError(f"every layer is named once, but {wanted!r} came")
+        raise ValueError(f"every layer is named once, but {shown(wanted)} came")
     for place in places:
         subject.sites(batch, place)  # an error where there is none
     return places

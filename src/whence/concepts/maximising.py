@@ -15,6 +15,7 @@ from whence.concepts.sensitivity import thumbnail
 from whence.core.inputs import Input, Target
 from whence.core.maximisations import Maximisation
 from whence.core.specs import Between, check_fields
+from whence.core.wording import shown
 from whence.methods.explaining import tracked
 from whence.model.encoding import readable
 from whence.model.subject import Subject
@@ -84,7 +85,7 @@ def _unit(subject: Subject, wanted: Any) -> Target:
     if target.kind == "function":
         raise ValueError("maximize takes classes, neurons, channels and directions, not a function")
     if target.open:
-        raise ValueError(f"the unit {wanted!r} names no class or token; give one, or a neuron as 'mlp:3:17'")
+        raise ValueError(f"the unit {shown(wanted)} names no class or token; give one, or a neuron as 'mlp:3:17'")
     return replace(target, position="mean") if target.of_state and target.position is None else target
 
 

@@ -14,7 +14,7 @@ from whence.concepts.probes import ProbeKind, fitted
 from whence.core.inputs import Input
 from whence.core.sensitivities import Sensitivity
 from whence.core.specs import Between, check_fields
-from whence.core.wording import counted
+from whence.core.wording import counted, shown
 from whence.methods.explaining import tracked
 from whence.model.subject import Subject
 
@@ -102,7 +102,7 @@ def _label(subject: Subject, target: Any) -> str:
         raise ValueError("concept explains one class or token; name it as the target, such as a label")
     aimed = subject.aim([target]).targets[0]
     if aimed.open:
-        raise ValueError(f"the target {target!r} names no class or token; write one, as {aimed.kind}('LABEL')")
+        raise ValueError(f"the target {shown(target)} names no class or token; write one, as {aimed.kind}('LABEL')")
     return aimed.name
 
 

@@ -63,7 +63,7 @@ def read(data: Any, what: str, size: int = 50, seed: int = 0) -> tuple[list[Any]
     if str(data) in zoo.CONCEPTS:
         return list(zoo.concepts(str(data), size, seed)), []
     known = suggest(str(data), zoo.CONCEPTS)
-    raise ValueError(f"{what}: {str(data)!r} is no file or folder and no concept of the zoo; {known}")
+    raise ValueError(f"{what}: {shown(str(data))} is no file or folder and no concept of the zoo; {known}")
 
 
 def encoded(subject: Subject, raws: Sequence[Any], what: str, truncate: bool) -> list[Input]:
@@ -117,7 +117,7 @@ def of_class(subject: Subject, data: Any, label: str, seed: int) -> list[Any]:
     if any(one is not None for one in labels):
         kept = [raw for raw, one in zip(inputs, labels, strict=True) if _same(subject, one, label)]
         if not kept:
-            raise ValueError(f"data has no example of the class {label!r}; its labels are {_some(labels)}")
+            raise ValueError(f"data has no example of the class {shown(label)}; its labels are {_some(labels)}")
         return kept[:CLASS_EXAMPLES] if data is None else kept
     if not inputs:
         raise ValueError("data is empty; give examples of the class whose target is explained")

@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from whence.core import extensions
 from whence.core.files import FIGURES
+from whence.core.wording import shown
 
 WIDTH = 100  # columns of plain text; a wider table takes what it needs
 DOTS_PER_INCH = 150  # of figures that are saved as pixels
@@ -149,7 +150,7 @@ def check(kind: Any, path: str | PathLike[str]) -> None:
     applying = endings(own)
     if ending not in applying:
         known = f"as {', '.join(applying)}" if applying else "to no file"
-        raise ValueError(f"the type {own.__name__} is written {known}, and {str(path)!r} has another ending")
+        raise ValueError(f"the type {own.__name__} is written {known}, and {shown(str(path))} has another ending")
     if ending in FIGURES:
         need("matplotlib", "plot", f"a {ending} file")
     if ending == ".parquet":

@@ -182,7 +182,7 @@ def resolve(kind: str, spec: str, options: Mapping[str, Any] | None = None) -> t
     record = find(kind, name)
     both = set(written) & set(options or {})
     if both:
-        raise ValueError(f"the option {min(both)!r} is given twice: in {spec!r} and as a keyword; give it once")
+        raise ValueError(f"the option {min(both)!r} is given twice: in {shown(spec)} and as a keyword; give it once")
     return record, validate(record, {**written, **(options or {})})
 
 
@@ -190,7 +190,7 @@ def validate(record: Record, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options checked against the signature; one sentence says what is wrong."""
     for name in options:
         if name not in record.options:
-            raise ValueError(f"{record.name} has no option {name!r}; {suggest(name, record.options)}")
+            raise ValueError(f"{record.name} has no option {shown(name)}; {suggest(name, record.options)}")
     return {
         name: specs.checked(f"{record.name}: the option {name!r}", value, record.options[name].annotation)
         for name, value in options.items()

@@ -13,7 +13,7 @@ from whence.core.inputs import check_axis
 from whence.core.results import Attribution, Result
 from whence.core.statistics import bootstrap, comparable_means, larger_is_better, sign_flips
 from whence.core.storage import floats, read_only
-from whence.core.wording import suggest
+from whence.core.wording import shown, suggest
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,4 +171,4 @@ def _place(names: tuple[str, ...], wanted: str, kind: Literal["method", "metric"
         record, options = registry.resolve(kind, wanted)
         return names.index(record.spec(options))
     except ValueError:
-        raise ValueError(f"the board has no {kind} {wanted!r}; {suggest(wanted, names)}") from None
+        raise ValueError(f"the board has no {kind} {shown(wanted)}; {suggest(wanted, names)}") from None

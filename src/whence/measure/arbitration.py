@@ -18,6 +18,7 @@ from whence.core.inputs import Input
 from whence.core.results import Attribution
 from whence.core.scoreboards import Arbitration, Scoreboard
 from whence.core.statistics import comparable_means, larger_is_better, means_of
+from whence.core.wording import shown
 from whence.measure.datasets import as_target, read
 from whence.measure.local_engine import run_plan
 from whence.measure.metric_runs import Measure, not_judged
@@ -195,7 +196,7 @@ def _candidates(subject: Subject, item: Input, wanted: Sequence[str]) -> tuple[l
         name, options = specs.parse(text)
         if name == "grid":
             if set(options) - {"scores"} or not isinstance(options.get("scores", False), bool):
-                raise ValueError(f"grid takes one option, scores=True or scores=False, and {text!r} came")
+                raise ValueError(f"grid takes one option, scores=True or scores=False, and {shown(text)} came")
             specs_of_one = grid(subject, item, **options)
         else:
             record, options = registry.resolve("method", text)
@@ -210,7 +211,7 @@ def _targets(subject: Subject, given: list[Any], labels: Labels) -> list[list[An
     if labels == "target":
         return [[as_target(subject, label)] for label in given]
     if labels != "all":
-        raise ValueError(f"labels is 'target' or 'all', not {labels!r}")
+        raise ValueError(f"labels is 'target' or 'all', not {shown(labels)}")
     if not subject.labels or subject.generates:
         raise ValueError(f"labels='all' needs classes with names, and {subject.name} has none; use labels='target'")
     if subject.reads:

@@ -173,11 +173,11 @@ def _of_output(target: Target, subject: Namer, item: Input | None) -> Target:
 def _check_target(target: Target) -> None:
     """An error for a Target that was put together by hand and cannot be computed."""
     if target.kind not in (*KINDS, *STATE_KINDS):
-        raise ValueError(f"unknown kind of target {target.kind!r}; {suggest(target.kind, (*KINDS, *STATE_KINDS))}")
+        raise ValueError(f"unknown kind of target {shown(target.kind)}; {suggest(target.kind, (*KINDS, *STATE_KINDS))}")
     for name in ("index", "against"):
         number = getattr(target, name)
         if number is not None and (isinstance(number, bool) or not isinstance(number, (int, np.integer))):
-            raise ValueError(f"Target.{name} is a whole number, not {number!r}")
+            raise ValueError(f"Target.{name} is a whole number, not {shown(number)}")
     if target.kind == "contrast" and target.against is None:
         raise ValueError("a contrast needs a second class or token; give Target an against=")
     if target.of_state != (target.kind in STATE_KINDS):
@@ -197,7 +197,7 @@ def _check_fits(target: Target, subject: Namer, item: Input | None) -> None:
     answer, known = target.of in ANSWERS, item is not None or target.of in ANSWERS
     if known and answer != (subject.reads == "span"):
         wanted = "its 'start', its 'end' or its 'span'" if subject.reads == "span" else "a class, a token or an output"
-        raise ValueError(f"a target of {subject.name} is of {wanted}, and Target.of is {target.of!r}")
+        raise ValueError(f"a target of {subject.name} is of {wanted}, and Target.of is {shown(target.of)}")
 
 
 def _state_target(spec: _Spec) -> Target:
@@ -238,7 +238,7 @@ def of_generated(subject: Namer, target: Any, token: int) -> Any:
         return wanted
     if wanted.index is not None and wanted.kind != "contrast":
         raise ValueError(
-            f"every generated token is explained as itself, so the target {target!r} cannot name one; "
+            f"every generated token is explained as itself, so the target {shown(target)} cannot name one; "
             "give only a kind, as 'probability', or a prompt without a continuation"
         )
     return Target(wanted.kind, token, name, wanted.against, wanted.against_name)
@@ -275,21 +275,23 @@ def _index_of(wanted: Any, subject: Namer) -> int | None:
 
 def _unknown_target(wanted: Any, subject: Namer) -> ValueError:
     if subject.predicts_tokens and (not isinstance(wanted, str) or not wanted):
-        return ValueError(f"a target names an index or a token's text, not {wanted!r}")
+        return ValueError(f"a target names an index or a token's text, not {shown(wanted)}")
     if subject.predicts_tokens:
         pieces = subject.pieces(wanted)
         if len(pieces) == 1:
-            return ValueError(f"the target {wanted!r} is not in the vocabulary of {subject.name}; give a token that is")
-        shown = ", ".join(repr(piece) for _, piece in pieces)
+            return ValueError(
+                f"the target {shown(wanted)} is not in the vocabulary of {subject.name}; give a token that is"
+            )
+        listed = ", ".join(repr(piece) for _, piece in pieces)
         all_of_them = ", or explain them all with {'prompt': ..., 'continuation': ...}" * subject.generates
         return ValueError(
-            f"the target {wanted!r} is {len(pieces)} tokens ({shown}), and a target is one; "
+            f"the target {shown(wanted)} is {len(pieces)} tokens ({listed}), and a target is one; "
             f"give one of them{all_of_them}"
         )
     labels = ", ".join(map(repr, subject.labels or ())) or "none that are known; give an index"
     near = suggest(str(wanted), subject.labels or ())
     hint = f"; {near}" if near.startswith("did") else ""
-    return ValueError(f"the target {wanted!r} is not a label of {subject.name}; its labels are {labels}{hint}")
+    return ValueError(f"the target {shown(wanted)} is not a label of {subject.name}; its labels are {labels}{hint}")
 
 
 class _Spec(NamedTuple):

@@ -1,92 +1,56 @@
-"""Calls of a lent model by other threads: they wait until the loan ends, and a loan waits for those under way."""
+"""Calls of a lent model by other threads: they wait at the next module until the loan ends."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import sys
 import threading
-import time
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-PATIENCE = 60.0  # seconds that a loan waits for a call in another thread
+PATIENCE = 60.0  # seconds that a call waits for a loan in another thread to end
+_FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention, torch.jit.ScriptModule)
+_KEY: Any = "whence waits"  # of the hook, among those that torch numbers
+
+
+def _with_hooks(module: nn.Module) -> Iterator[nn.Module]:
+    """The module and those inside it, but what computes otherwise, in the last digits, once it has hooks."""
+    if isinstance(module, _FUSED):
+        return
+    yield module
+    for child in module.children():
+        yield from _with_hooks(child)
 
 
 @contextlib.contextmanager
 def held_back(model: nn.Module, lock: threading.RLock) -> Iterator[None]:
-    """A scope in which a call of the model in another thread waits for the lock, which the caller holds.
+    """A scope in which other threads that call the model or one of its modules wait for the lock, which is held here.
 
-    The waiting call then holds the lock until it is done, so that no loan begins in the middle of it. Only calls of the
-    whole model wait: a call of one of its submodules runs at once, on whatever settings the loan has made.
+    A call that was under way when the scope began pauses at its next module, and goes on when the model is as it was.
+    Frames of other threads cannot be looked at instead: CPython may crash when they end meanwhile.
     """
-    if isinstance(model, torch.jit.ScriptModule):  # its forward is compiled, and cannot be exchanged
+    if threading.active_count() == 1:  # nobody is there to be held back, and hooks cost a little
         yield
         return
-    own = vars(model)
-    before = own.get("forward")
-    own["forward"] = _waiting(model, before, lock)
+    thread = threading.get_ident()
+
+    def wait(module: nn.Module, args: Any) -> None:
+        if threading.get_ident() == thread:
+            return
+        if not lock.acquire(timeout=PATIENCE):
+            raise RuntimeError(
+                f"{type(model).__name__} has been explained in another thread for {PATIENCE:.0f} seconds; "
+                "call it when that is done, or explain a copy of the model"
+            )
+        lock.release()
+
+    tables = [module._forward_pre_hooks for module in _with_hooks(model)]
+    for table in tables:
+        table[_KEY] = wait
     try:
-        _wait_for_calls(model, lock)
         yield
     finally:
-        if before is None:
-            own.pop("forward", None)
-        else:
-            own["forward"] = before
-
-
-def _waiting(model: nn.Module, own_forward: Callable[..., Any] | None, lock: threading.RLock) -> Callable[..., Any]:
-    """The model's forward, which asks for the lock first; the thread that holds the lock never waits."""
-    if own_forward is not None:  # a forward that was put on this very object, as accelerate does
-
-        @functools.wraps(own_forward)
-        def wait_for_own(*args: Any, **kwargs: Any) -> Any:
-            with lock:
-                return own_forward(*args, **kwargs)
-
-        return wait_for_own
-    forward = type(model).forward
-
-    @functools.wraps(forward)
-    def wait(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        with lock:
-            return forward(self, *args, **kwargs)
-
-    return types.MethodType(wait, model)  # a deep copy of the model gets a method of the copy
-
-
-def _wait_for_calls(model: nn.Module, lock: threading.RLock) -> None:
-    """Wait until no other thread is inside a call of the model or of one of its modules."""
-    deadline = time.monotonic() + PATIENCE
-    while _runs_elsewhere(model, lock):
-        if time.monotonic() > deadline:
-            raise RuntimeError(
-                f"another thread has been running {type(model).__name__} for {PATIENCE:.0f} seconds; "
-                "explain when it is done, or explain a copy of the model"
-            )
-        time.sleep(0.001)
-
-
-def _runs_elsewhere(model: nn.Module, lock: threading.RLock) -> bool:
-    frames = sys._current_frames()
-    if len(frames) == 1:
-        return False
-    modules = set(map(id, model.modules()))
-    return any(_inside(frame, modules, lock) for thread, frame in frames.items() if thread != threading.get_ident())
-
-
-def _inside(frame: types.FrameType | None, modules: set[int], lock: threading.RLock) -> bool:
-    """Whether a thread, seen from its innermost frame, runs one of these modules and does not wait for the lock."""
-    while frame is not None:
-        name = frame.f_code.co_name
-        if name.startswith("wait") and frame.f_code.co_filename == __file__ and frame.f_locals.get("lock") is lock:
-            return False
-        if name in ("forward", "_call_impl") and id(frame.f_locals.get("self")) in modules:
-            return True
-        frame = frame.f_back
-    return False
+        for table in tables:
+            table.pop(_KEY, None)

@@ -469,3 +469,18 @@ def test_a_channel_of_pixels_is_read_as_their_mean() -> None:
     a = whence.explain(subject_of("vit"), picture, "gradient_x_input", whence.Target.neuron("pixels", 1))
     pixels = plain_inputs(family("vit"), picture)["pixel_values"][0]
     assert a.output == pytest.approx(float(pixels[1].mean()), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"kind": "neuron", "site": "0", "index": 0, "vector": [1.0] * 32}, "a neuron has a number"),
+        ({"kind": "neuron", "site": "0"}, "a neuron has a number"),
+        ({"kind": "direction", "site": "0", "vector": [1.0] * 32}, "a direction has a vector"),
+        ({"kind": "direction", "site": "0"}, "a direction has a vector"),
+    ],
+)
+def test_states_put_together_by_hand_are_whole(fields: dict[str, Any], message: str) -> None:
+    """A neuron without a number would be read as the first one."""
+    with pytest.raises(ValueError, match=message):
+        whence.explain(subject_of("bert"), "a good film", "gradient_x_input", whence.Target(**fields))

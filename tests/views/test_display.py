@@ -437,6 +437,13 @@ def test_fields_of_a_score_are_saved(tmp_path: Path) -> None:
         Attribution.load(tmp_path / "s.json")
 
 
+def test_a_long_block_leaves_room_for_the_figure(tmp_path):
+    c = conservation_example()
+    long = replace(c.rows[0], block="a " * 500)
+    replace(c, rows=(long, *c.rows[1:])).write(tmp_path / "c.png")
+    assert (tmp_path / "c.png").stat().st_size > 0
+
+
 def test_a_long_metric_leaves_room_for_the_figure(tmp_path):
     arbitration_example(metric="x" * 3000).write(tmp_path / "a.png")  # a figure without room is a warning, so an error
     assert (tmp_path / "a.png").stat().st_size > 0

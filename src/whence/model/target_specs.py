@@ -186,6 +186,12 @@ def _check_target(target: Target) -> None:
             if not target.of_state
             else f"a {target.kind} is one of the outputs, and has no site; use a neuron, channel or direction"
         )
+    is_direction = target.kind == "direction"
+    vector_fits = isinstance(target.vector, np.ndarray) if is_direction else target.vector is None
+    if not vector_fits or (target.of_state and not is_direction and target.index is None):
+        raise ValueError(
+            f"a {target.kind} has {'a vector' if is_direction else 'a number'}; make it by Target.{target.kind}(...)"
+        )
 
 
 def _check_fits(target: Target, subject: Namer, item: Input | None) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from whence.core import display
 from whence.core.relevance_balance import Conservation, ModuleRelevance
 from whence.views.content.conservation import NOISE, Rows, blocks, boundaries, leaks_by_kind, methods
-from whence.views.figures.layout import new_figure
+from whence.views.figures.layout import new_figure, tick
 from whence.views.text import printable
 
 BEFORE, BETWEEN, AFTER = "before", "between", "after"  # outside of blocks
@@ -38,7 +38,8 @@ def figure(c: Conservation) -> Any:
     for axis in axes[1:]:
         axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
     crowded = len(segments) > 16 or any(" " in label for label in segments)
-    axes[-1].set_xticks([n + 0.5 for n in range(len(segments))], segments, rotation=90 if crowded else 0)
+    names = [tick(label) for label in segments]
+    axes[-1].set_xticks([n + 0.5 for n in range(len(segments))], names, rotation=90 if crowded else 0, parse_math=False)
     axes[-1].set_xlabel("block")
     axes[1].legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     title = f"{c.method} on {c.model}: {c.target}"

@@ -1,4 +1,4 @@
-"""Calls of a lent model by other threads: they wait at the next module until the loan ends."""
+"""Calls of a lent model by other threads: they wait until the loan ends; those under way are told that it began."""
 
 from __future__ import annotations
 
@@ -26,19 +26,26 @@ def _with_hooks(module: nn.Module) -> Iterator[nn.Module]:
 
 @contextlib.contextmanager
 def held_back(model: nn.Module, lock: threading.RLock) -> Iterator[None]:
-    """A scope in which other threads that call the model or one of its modules wait for the lock, which is held here.
+    """A scope in which other threads that call the model wait for the lock, which is held here.
 
-    A call that was under way when the scope began pauses at its next module, and goes on when the model is as it was.
-    Frames of other threads cannot be looked at instead: CPython may crash when they end meanwhile.
+    A call that was under way when the scope began raises at its next module: its result would come from two settings of
+    the model, and be wrong without a word. (Nothing tells beforehand whether there is one. Frames of other threads
+    cannot be looked at: CPython may crash when they end meanwhile.)
     """
     if threading.active_count() == 1:  # nobody is there to be held back, and hooks cost a little
         yield
         return
     thread = threading.get_ident()
+    modules = {id(module): module._forward_pre_hooks for module in _with_hooks(model)}
 
     def wait(module: nn.Module, args: Any) -> None:
-        if threading.get_ident() == thread:
+        if threading.get_ident() == thread or id(module) not in modules:  # the loan is over, or it is a copy's module
             return
+        if module is not model:
+            raise RuntimeError(
+                f"another thread began to explain {type(model).__name__} while this call was under way, which might "
+                "change its result; call the model again, and it waits until that is done"
+            )
         if not lock.acquire(timeout=PATIENCE):
             raise RuntimeError(
                 f"{type(model).__name__} has been explained in another thread for {PATIENCE:.0f} seconds; "
@@ -46,11 +53,12 @@ def held_back(model: nn.Module, lock: threading.RLock) -> Iterator[None]:
             )
         lock.release()
 
-    tables = [module._forward_pre_hooks for module in _with_hooks(model)]
+    tables = list(modules.values())
     for table in tables:
         table[_KEY] = wait
     try:
         yield
     finally:
+        modules.clear()
         for table in tables:
             table.pop(_KEY, None)

@@ -93,3 +93,10 @@ def test_a_module_that_embeds_no_words_leaves_nothing_to_differentiate(method: s
     subject = whence.wrap(made.model, **{**made.kwargs, "embedding": "head"})
     with pytest.raises(ValueError, match="does not depend on the inputs in a way that can be differentiated"):
         whence.explain(subject, made.inputs[0], method)
+
+
+def test_a_tokenizer_whose_unknown_token_is_empty() -> None:
+    """Looking such a token up, transformers looks up the unknown token, without end."""
+    made = fresh("bert")
+    made.processor.unk_token = ""
+    assert whence.wrap(made.model, made.processor).mask_ids["unknown"] is None

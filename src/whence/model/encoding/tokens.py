@@ -64,7 +64,7 @@ def mask_ids(processor: Any) -> dict[str, int | None]:
     names = {"pad": "pad_token", "mask": "mask_token", "unknown": "unk_token"}
     tokenizer = part_of_processor(processor, "tokenizer", "convert_ids_to_tokens")
     known = {} if tokenizer is None else tokenizer.special_tokens_map
-    return {key: tokenizer.convert_tokens_to_ids(known[name]) if known.get(name) else None for key, name in names.items()}
+    return {key: tokenizer.convert_tokens_to_ids(known[n]) if known.get(n) else None for key, n in names.items()}
 
 
 def readable(tokenizer: Any, ids: Sequence[int]) -> list[str]:

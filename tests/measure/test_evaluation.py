@@ -551,4 +551,15 @@ def test_intervals() -> None:
     assert interval is not None and interval[0] < mean < interval[1]
     assert interval[1] - interval[0] == pytest.approx(2 * 1.96 / 20, rel=0.15)  # of a mean of 400 normal values
     assert bootstrap(np.array([np.nan, 2.0])) == (2.0, None)
+    assert bootstrap(np.array([np.inf, 2.0, np.inf])) == (np.inf, None)
+    assert np.isnan(bootstrap(np.array([np.inf, 2.0, -np.inf]))[0])
     assert sign_flips(values + 0.5) < 0.01 < 0.05 < sign_flips(values) and sign_flips(np.zeros(5)) == 1
+
+
+@pytest.mark.parametrize("name", ["values", "seconds", "curves"])
+def test_a_board_refuses_numbers_whose_sums_overflow(name: str) -> None:
+    parts = {"values": np.ones((1, 1, 2)), "seconds": np.ones((1, 2)), "curves": np.ones((1, 1, 3))}
+    assert whence.Scoreboard(("gae",), ("auac",), ("higher",), **parts).score("gae", "auac").value == 1
+    parts[name].flat[0] = -1e308
+    with pytest.raises(ValueError, match=f"{name} must lie between -1e"):
+        whence.Scoreboard(("gae",), ("auac",), ("higher",), **parts)

@@ -15,6 +15,8 @@ from whence.core.statistics import bootstrap, comparable_means, larger_is_better
 from whence.core.storage import floats, read_only
 from whence.core.wording import shown, suggest
 
+LARGEST = 1e100  # of what is measured: far above any number of a model, far below what overflows in a sum
+
 
 @dataclass(frozen=True, eq=False)
 class Score(Result):
@@ -32,7 +34,7 @@ class Score(Result):
         _check_directions((self.better,))
         self._set("value", float(self.value))
         if self.values is not None:
-            self._set("values", read_only(floats("values", self.values)))
+            self._set("values", read_only(_measured("values", floats("values", self.values))))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,9 +59,10 @@ class Scoreboard(Result):
         super().__post_init__()
         self._set("axes", tuple(map(tuple, self.axes)))
         self._set("hidden", tuple(self.hidden) or ("",) * len(self.metrics))
-        self._set("curves", None if self.curves is None else read_only(np.array(self.curves, float)))
-        self._set("values", read_only(np.array(self.values, float)))
-        self._set("seconds", read_only(np.array(self.seconds, float)))
+        curves = None if self.curves is None else read_only(_measured("curves", np.array(self.curves, float)))
+        self._set("curves", curves)
+        self._set("values", read_only(_measured("values", np.array(self.values, float))))
+        self._set("seconds", read_only(_measured("seconds", np.array(self.seconds, float))))
         sizes = {"method": len(self.methods), "metric": len(self.metrics)}
         _check_shape("values", self.values, sizes, ("method", "metric", "example"))
         _check_shape("seconds", self.seconds, sizes, ("method", "example"))
@@ -122,7 +125,7 @@ class Arbitration(Result):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("values", read_only(np.array(self.values, float)))
+        self._set("values", read_only(_measured("values", np.array(self.values, float))))
         self._set("chosen", read_only(np.array(self.chosen, int)))
         _check_shape("values", self.values, {"candidate": len(self.candidates)}, ("candidate", "example", "label"))
         _check_shape("chosen", self.chosen, {"label": self.values.shape[-1]}, ("example", "label"))
@@ -147,6 +150,13 @@ class Arbitration(Result):
         means = comparable_means(values.reshape(len(values), -1))
         order = np.argsort(-larger_is_better(means, self.better), kind="stable")
         return [(self.candidates[i], float(means[i])) for i in order]
+
+
+def _measured(name: str, array: np.ndarray) -> np.ndarray:
+    """The same array; an error for finite numbers so large that their sums and figures would overflow."""
+    if (np.isfinite(array) & (np.abs(array) > LARGEST)).any():
+        raise ValueError(f"{name} must lie between -{LARGEST:g} and {LARGEST:g}, but one of them does not")
+    return array
 
 
 def _check_shape(name: str, array: np.ndarray, sizes: Mapping[str, int], axes: tuple[str, ...]) -> None:

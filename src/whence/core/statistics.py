@@ -9,12 +9,18 @@ import numpy as np
 
 
 def bootstrap(values: np.ndarray, seed: int = 0, draws: int = 1000) -> tuple[float, tuple[float, float] | None]:
-    """The mean over examples that are not NaN, and its 95 % interval by resampling them; None for fewer than two."""
+    """The mean over examples that are not NaN, and its 95 % interval by resampling them.
+
+    The interval is None for fewer than two examples, or where one of them is infinite.
+    """
     known = values[~np.isnan(values)]
     if not len(known):
         return float("nan"), None
     if len(known) == 1:
         return float(known[0]), None
+    if not np.isfinite(known).all():
+        ends = set(known[np.isinf(known)].tolist())
+        return (ends.pop() if len(ends) == 1 else float("nan")), None
     chosen = np.random.default_rng([seed, 4]).integers(len(known), size=(draws, len(known)))
     low, high = np.quantile(known[chosen].mean(1), [0.025, 0.975])
     return float(known.mean()), (float(low), float(high))

@@ -272,9 +272,9 @@ def score(
     """A metric of one attribution, or of each of a list: their mean, a bootstrap interval, and every value.
 
     `truth`, one per attribution, says what decides, for metrics that compare with it: phrases of the text, pairs of
-    characters, one mark per score, word or pixel, or the file of a mask. `target` gives a function that was explained
-    again, because an attribution cannot hold it. Every row of generated text counts as an example. Values that are not
-    defined are left out of the mean.
+    characters, one mark per score, word or pixel, the file of a mask, or {"box": [x0, y0, x1, y1]}. `target` gives a
+    function that was explained again, because an attribution cannot hold it. Every row of generated text counts as an
+    example. Values that are not defined are left out of the mean.
     """
     _check_call(subject, seed=seed)
     record, options = registry.resolve("metric", metric, options)

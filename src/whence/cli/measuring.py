@@ -42,9 +42,13 @@ ARBITRATE_EXAMPLES = (
 TARGET_OF_ALL = 'Explain this of all examples, as explain takes it ("mlp:3:17"), in place of labels or predictions.'
 DATA = (
     "A CSV, TSV, JSONL or Parquet file with a column text (or other parts of an input), and label and truth where they "
-    "are known; or a folder of pictures, or of folders of them named by their labels."
+    "are known; of pictures, image, and x0, y0, x1, y1 for the box of what decides; or a folder of pictures, or of "
+    "folders of them named by their labels."
 )
-TRUTH = "What decides, for plausibility and localisation: a phrase, marks as '0 1 0', or a mask file; once per FILE."
+TRUTH = (
+    "What decides, for plausibility and localisation: a phrase, marks as '0 1 0', a mask file, or "
+    "'{\"box\": [x0, y0, x1, y1]}'; once per FILE."
+)
 Specs = Annotated[
     list[str], typer.Option("--method", metavar="SPEC", help="Names or name(option=value), commas between.")
 ]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from whence.model.subject import Subject
 
 _TRUTHS = ("truth", "rationale")
+_BOX = ("x0", "y0", "x1", "y1")
 
 
 def read(data: Any, limit: int | None = None) -> tuple[list[Any], list[Any], list[Any]]:
@@ -28,8 +29,9 @@ def read(data: Any, limit: int | None = None) -> tuple[list[Any], list[Any], lis
 
     A table (CSV, TSV, JSONL, Parquet, data frame, or a list of dicts) has a column per part of an input (text, pair,
     prompt, continuation, source, output, image; the only column beside `label` and `truth` is text, whatever its name),
-    and may have `label` and `truth` (phrases, marks or the file of a mask: see `rationales`). A folder holds pictures,
-    or folders of them named by their labels.
+    and may have `label` and `truth` (phrases, marks, the file of a mask or boxes: see `rationales`); of a picture, the
+    columns x0, y0, x1, y1 are the box of what decides. A folder holds pictures, or folders of them named by their
+    labels.
     """
     rows = list(islice(_rows(data), limit))
     if not rows:
@@ -67,7 +69,7 @@ def _rows(data: Any) -> Iterator[tuple[Any, Any, Any]]:
     for number, item in enumerate(data):
         if hasattr(item, "truth"):
             yield item.input, item.label, item.truth
-        elif isinstance(item, Mapping) and not item.keys().isdisjoint(("label", *_TRUTHS)):
+        elif isinstance(item, Mapping) and not item.keys().isdisjoint(("label", *_TRUTHS, *_BOX)):
             yield _example(item, f"example {number}", None)
         else:
             yield item, None, None
@@ -99,7 +101,22 @@ def _example(row: Mapping[str, Any], where: str, folder: Path | None) -> tuple[A
     if isinstance(parts.get("image"), str) and folder is not None:
         parts["image"] = folder / parts["image"]
     single = next(iter(parts.values())) if set(parts) in ({"text"}, {"image"}, {"prompt"}, {"source"}) else parts
-    return single, cells.get("label"), written(next((cells[key] for key in _TRUTHS if key in cells), None), folder)
+    return single, cells.get("label"), _truth(cells, where, folder)
+
+
+def _truth(cells: Mapping[str, Any], where: str, folder: Path | None) -> Any:
+    """The truth of a row: its own cell or, of a picture, the box in x0, y0, x1 and y1; None where there is neither."""
+    truth = written(next((cells[key] for key in _TRUTHS if key in cells), None), folder)
+    edges = {key: cells[key] for key in _BOX if key in cells} if "image" in cells else {}
+    if not edges:
+        return truth
+    if truth is not None:
+        raise ValueError(f"{where} has a truth and a box; leave one of them empty")
+    try:
+        return {"box": [float(edges[key]) for key in _BOX]}
+    except (KeyError, TypeError, ValueError):
+        given = ", ".join(f"{key}={shown(value)}" for key, value in edges.items())
+        raise ValueError(f"{where} needs numbers in all of x0, y0, x1 and y1, and has {given}") from None
 
 
 def _missing(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from whence.core.scoreboards import Scoreboard
 from whence.core.statistics import means_of
 from whence.measure.datasets import as_target, read
 from whence.measure.local_engine import run_plan
-from whence.measure.metric_runs import not_judged
+from whence.measure.metric_protocol import Case
+from whence.measure.metric_runs import Measure, not_judged
 from whence.measure.metrics.faithfulness import CHANCE
+from whence.measure.metrics.pictures import localisation
 from whence.measure.plans import (
     Plan,
     encode_examples,
@@ -24,6 +26,7 @@ from whence.measure.plans import (
     specs_of,
     weights_digest,
 )
+from whence.measure.rationales import marks
 from whence.model.subject import Subject
 from whence.model.target_specs import resolve
 from whence.model.targets import names_class
@@ -70,7 +73,11 @@ def evaluated(
         seed=seed,
         hidden=hidden_by_each(subject, encoded.first, plan.metrics),
         curves=result.mean_curves(),
-        notes=(*_notes(subject, targets, target, encoded.cut), *not_judged(measures, names)),
+        notes=(
+            *_notes(subject, targets, target, encoded.cut),
+            *not_judged(measures, names),
+            *_chance(subject, measures, encoded.items, truths),
+        ),
         axes=tuple(_axes(subject, encoded.first, record, options, target) for record, options in measures),
     )
 
@@ -82,6 +89,27 @@ def _axes(
     known = resolve(target, subject, None if subject.generates else first)
     has_chance = isinstance(known, Target) and names_class(known)
     return tuple("the target" if axis == CHANCE and not has_chance else axis for axis in record.axes_of(options))
+
+
+def _chance(
+    subject: Subject, measures: Sequence[Measure], items: Mapping[int, Input], truths: Sequence[Any]
+) -> tuple[str, ...]:
+    """What each `localisation` comes to for a map that is the same everywhere: values are read beside that."""
+    found = []
+    known = {number: item for number, item in items.items() if truths[number] is not None and item.grid is not None}
+    for record, options in measures:
+        if record.function is not localisation:
+            continue
+        equal = []
+        for number, item in known.items():
+            region = marks(item, truths[number], (len(item.features),))
+            if region.ndim == 2:
+                case = Case(item, np.ones(len(item.features)), Target(), 0.0, None, region=region)
+                equal.append(localisation(subject, case, **options))
+        if not np.isnan(equal).all():
+            mean, spec = float(np.nanmean(equal)), record.spec(options)
+            found.append(f"Chance, a map that is the same everywhere: {mean:.3f} by {spec}.")
+    return tuple(found)
 
 
 def _notes(subject: Subject, targets: list[Any], target: Any, cut: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Reading truths as people write them: marks of tokens, words or pixels, phrases and spans of a text, mask files."""
+"""Reading truths as people write them: marks of tokens, words or pixels, phrases and spans of a text, masks, boxes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ def marks(item: Input, truth: Any, shape: tuple[int, ...]) -> np.ndarray:
 
     For a text, the truth may name the deciding words: a phrase or a list of phrases, pairs of characters (start, end),
     or a mark per word between spaces; tokens that overlap with these places are marked, for every generated token
-    alike. A truth is about the first text; {"pair": ...} names another. For a picture, it may be the file of a mask.
+    alike. A truth is about the first text; {"pair": ...} names another. For a picture, it may be the file of a mask, or
+    {"box": [x0, y0, x1, y1]}, or a list of such boxes: edges in pixels of the original picture (`_boxes`).
     """
     given = _mask(truth) if isinstance(truth, Path) else truth
+    if isinstance(given, Mapping) and given.keys() == {"box"}:
+        return _boxes(item, given["box"])
     if not isinstance(given, Mapping):
         array = _array(given)
         if array.dtype.kind in "biuf" and array.shape in (shape, *pictures(item)):
@@ -52,6 +55,33 @@ def pictures(item: Input) -> list[tuple[int, ...]]:
     """Heights and widths of the picture that the model saw and of the original."""
     seen = [] if item.grid is None or item.image is None else [item.image.shape[:2]]
     return seen if item.grid is None or item.size is None else [*seen, item.size[::-1]]
+
+
+def _boxes(item: Input, boxes: Any) -> np.ndarray:
+    """(height, width) bool: pixels of the original whose centres lie in one of the boxes x0, y0, x1, y1.
+
+    Edges are counted from the left and top edge of the picture, so that 0, 0, width, height is all of it.
+    """
+    shapes = pictures(item)
+    if not shapes:
+        raise ValueError("a box is a part of a picture, and this input has no picture on a grid of patches")
+    height, width = shapes[-1]
+    marked = np.zeros((height, width), bool)
+    array = _array(boxes)
+    if array.dtype.kind not in "iuf" or array.ndim not in (1, 2) or array.shape[-1] != 4 or not array.size:
+        raise ValueError(f"a box is four numbers, x0, y0, x1, y1, or a list of such fours, not {shown(boxes)}")
+    for x0, y0, x1, y1 in array.reshape(-1, 4).tolist():
+        box = f"the box {x0:g}, {y0:g}, {x1:g}, {y1:g}"
+        if not (x0 < x1 and y0 < y1):
+            raise ValueError(f"{box} is empty or reversed; x0 lies left of x1, and y0 above y1, which is counted down")
+        if not (x0 >= 0 and x1 <= width and y0 >= 0 and y1 <= height):
+            raise ValueError(f"{box} reaches outside of the picture, which is {width} x {height} pixels large")
+        across, down = np.arange(width) + 0.5, np.arange(height) + 0.5
+        inside = np.outer((y0 <= down) & (down <= y1), (x0 <= across) & (across <= x1))
+        if not inside.any():
+            raise ValueError(f"{box} holds the centre of no pixel; give edges in pixels of the original picture")
+        marked |= inside
+    return marked
 
 
 def _array(truth: Any) -> np.ndarray:

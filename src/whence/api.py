@@ -402,10 +402,10 @@ def concept(
     folders, files and names that `zoo.concepts` draws, `size` examples each. `data` are examples of the class (those
     with its label, where there are labels), `random` ones that show nothing in particular; embedded models have both.
     A layer is the state that enters a block, by its number, or a module, by its name; it is read `at` the tokens that
-    the output reads ("deciding", as [CLS]), as the "mean" of all tokens, or "flat". Each concept is told apart from
-    `counter_sets` random sets, or from the other concepts (`relative`). p is the rank of the concept's mean derivative
-    among `random_concepts`, with Holm's correction over concepts and layers; `test="t"` is the paper's, which finds
-    too much.
+    the output reads ("deciding", as [CLS]), as the "mean" of all tokens, or "flat", all tokens side by side; more than
+    2 GiB of states are refused. Each concept is told apart from `counter_sets` random sets, or from the other concepts
+    (`relative`). p is the rank of the concept's mean derivative among `random_concepts`, with Holm's correction over
+    concepts and layers; `test="t"` is the paper's, which finds too much.
     """
     given: dict[str, Any] = {"at": at, "probe": probe, "relative": relative, "counter_sets": counter_sets, "size": size}
     given |= {"random_concepts": random_concepts, "test": test, "level": level, "seed": seed}
@@ -429,8 +429,9 @@ def maximize(
     seed: int = 0,
     progress: bool = False,
 ) -> Maximisation:
-    """Inputs made to excite units as much as can be: classes, neurons ("mlp:3:17"), channels, directions.
+    """Inputs made to excite units as much as can be: classes, neurons ("mlp:3:17"), heads ("head:3:2").
 
+    Channels and directions are units, too; that of a head is the length of its output before the output projection.
     A picture starts as noise; each of `steps` sees `views` of it, shifted by up to `jitter` pixels and in `colour`,
     which the second half of the search gives up little by little, while total variation pulls with the share `tv`. A
     text of `length` tokens is searched among embeddings and then turned into the nearest words; the result says what

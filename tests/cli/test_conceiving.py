@@ -25,10 +25,11 @@ def test_concept_prints_a_table_and_writes_files(tmp_path: Path) -> None:
 
 def test_maximize_prints_a_table_and_writes_files(tmp_path: Path) -> None:
     file = tmp_path / "m.json"
-    arguments = ["maximize", "striped", "mlp:1:3", "-m", "textures", "--steps", "2", "--views", "1"]
+    arguments = ["maximize", "striped", "mlp:1:3", "head:1:2", "-m", "textures", "--steps", "2", "--views", "1"]
     done = CliRunner().invoke(app, [*arguments, "--save", str(file), "--html", str(tmp_path / "m.html")])
     assert done.exit_code == 0, done.stderr
-    assert "neuron 3 of mlp:1, mean" in done.stdout and len(whence.Maximisation.load(file).made) == 2
+    assert "neuron 3 of mlp:1, mean" in done.stdout and "head 2 of block 1, mean" in done.stdout
+    assert len(whence.Maximisation.load(file).made) == 3
 
 
 @pytest.mark.parametrize(

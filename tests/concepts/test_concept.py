@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import whence
 from families import family, subject_of
 from whence import zoo
+from whence.concepts import activations
 from whence.core.sensitivities import Sensitivity
 
 Pictures = list[np.ndarray]
@@ -189,6 +190,24 @@ def test_folders_files_arrays_and_names_are_the_same_sets(
     results = [whence.concept(textures, way, "striped", striped_class[:5], **settings) for way in ways]
     assert all(one.concepts == ("red",) for one in results)
     assert all(np.allclose(one.derivatives, results[0].derivatives) for one in results)
+
+
+def test_states_that_would_fill_the_memory_are_refused(
+    textures: whence.Subject, pool: Pictures, striped_class: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All tokens of all layers side by side may be too much; the first batch tells, and nothing more is run."""
+    sizes: list[int] = []
+    decision = whence.Subject.decision
+    monkeypatch.setattr(activations, "MAX_BYTES", 2**22)
+    monkeypatch.setattr(
+        whence.Subject, "decision", lambda s, batch, places: (sizes.append(len(batch)), decision(s, batch, places))[1]
+    )
+    settings: dict[str, Any] = {"data": striped_class, "random": pool, "size": 20, "counter_sets": 1}
+    settings |= {"random_concepts": 19, "batch_size": 16}
+    with pytest.raises(ValueError, match=r"states of 340 examples, \d+,\d+ numbers each, take 0\.\d GiB, and at most"):
+        whence.concept(textures, "striped", "striped", at="flat", **settings)
+    assert sizes == [16]
+    assert whence.concept(textures, "striped", "striped", at="mean", **settings).concepts == ("striped",)
 
 
 @pytest.mark.parametrize("probe", ["difference", "logistic", "hinge"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import whence
-from families import subject_of
+from families import PICTURES, subject_of
 from whence import zoo
 from whence.concepts.maximising import _variation, _views
 from whence.core.maximisations import Maximisation
@@ -97,8 +97,20 @@ def test_a_text_is_found_among_embeddings_and_told_in_words() -> None:
 
 @pytest.mark.parametrize("name", ["vit", "deit", "gpt2", "llama"])
 def test_models_of_every_kind_run(name: str) -> None:
-    m = whence.maximize(subject_of(name), "mlp:0:1", steps=3, views=2, length=3)
+    m = whence.maximize(subject_of(name), ["mlp:0:1", "head:1:2"], steps=3, views=2, length=3)
     assert np.isfinite(m.curves).all() and np.isfinite(m.real).all()
+
+
+@pytest.mark.parametrize("name", ["vit", "bert"])
+def test_a_head_is_excited_more_than_by_examples(name: str) -> None:
+    """The value of what was made is the length of the head's output in the plain model, the mean over all tokens."""
+    subject, data = subject_of(name), PICTURES[:3] if name == "vit" else ["a masterful film", "the actors"]
+    m = whence.maximize(subject, "head:1:2", data, steps=40, views=2, length=5)
+    assert m.excited is not None and m.free[0] > m.excited[0].max() > 0
+    assert str(m.targets[0]) == "head 2 of block 1, mean"
+    if name == "vit":
+        again = whence.explain(subject, m.made[0], "gradient_x_input", "head(1, 2, at='mean')").output
+        assert m.real[0] == pytest.approx(again, rel=1e-5)
 
 
 def test_a_result_is_saved_and_shown(found: Maximisation, tmp_path: Path) -> None:

@@ -152,6 +152,50 @@ def test_mlp_is_short_for_what_enters_the_narrowing_layer(name: str) -> None:
     assert str(a.target) == "neuron 7 of mlp:1"
 
 
+HEADS = {  # family -> the output projection of block 1, and the number of heads
+    "bert": ("bert.encoder.layer.1.attention.output.dense", 4),
+    "vit": ("vit.layers.1.attention.o_proj", 4),
+    "llama": ("model.layers.1.self_attn.o_proj", 4),
+    "gpt2": ("transformer.h.1.attn.c_proj", 4),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_is_the_length_of_what_it_gives_to_the_output_projection(name: str) -> None:
+    made, raw, seen = family(name), family(name).inputs[0], []
+    module, heads = made.model.get_submodule(HEADS[name][0]), HEADS[name][1]
+    hook = module.register_forward_pre_hook(lambda m, args: seen.append(args[0]))
+    with torch.no_grad():
+        made.model(**plain_inputs(made, raw))
+    hook.remove()
+    width = seen[0].shape[-1] // heads
+    lengths = [sum(float(x) ** 2 for x in token[2 * width : 3 * width]) ** 0.5 for token in seen[0][0]]
+    a = whence.explain(subject_of(name), raw, "gradient_x_input", "head(1, 2, at='mean')")
+    assert a.output == pytest.approx(sum(lengths) / len(lengths), rel=1e-4) and np.abs(a.scores).sum() > 0
+    assert str(a.target) == "head 2 of block 1, mean"
+    short = whence.explain(subject_of(name), raw, "gradient_x_input", "head:1:2")
+    assert short.output == pytest.approx(lengths[0 if READ[name][1] == "first" else -1], rel=1e-4)
+    others = [whence.explain(subject_of(name), raw, "gradient_x_input", f"head(1, {n}, at='mean')") for n in (0, 1, 3)]
+    assert all(abs(other.output - a.output) > 1e-3 for other in others)  # a wrong slice would be seen
+
+
+@pytest.mark.parametrize("name", ["t5", "bart", "clip", "visual-bert", "albert", "from-scratch"])
+def test_heads_of_other_models(name: str) -> None:
+    (a,) = whence.explain(subject_of(name), family(name).inputs[:1], "gradient_x_input", "head:1:0")
+    assert np.all(np.asarray(a.output) > 0) and np.abs(a.scores).sum() > 0
+
+
+@pytest.mark.parametrize("name", ["swin", "torch-multihead"])
+def test_heads_that_no_module_is_given_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="enter no module side by side, so none can be read; use a neuron"):
+        whence.explain(subject_of(name), family(name).inputs[0], "gradient_x_input", "head:0:0")
+
+
+def test_a_head_made_by_hand_names_its_block() -> None:
+    with pytest.raises(ValueError, match=r"a head is made by Target.head\(3, 2\), and Target.site is 'mlp:0'"):
+        whence.explain(subject_of("bert"), family("bert").inputs[0], "gradient", whence.Target("head", 0, site="mlp:0"))
+
+
 def test_a_channel_of_a_feature_map_is_its_mean_over_the_places() -> None:
     made, raw = family("vit"), family("vit").inputs[0]
     module = next(n for n, m in made.model.named_modules() if isinstance(m, torch.nn.Conv2d))
@@ -225,6 +269,10 @@ def test_a_saved_target_keeps_its_vector(tmp_path: Any) -> None:
         ("direction('bert.encoder.layer.1', 'none.npy')", "the vector 'none.npy' cannot be read"),
         ("direction('bert.encoder.layer.1', 3)", "or use whence.Target.direction"),
         ("mlp:7:1", "names no block: BertForSequenceClassification has 2"),
+        ("head:7:1", "names no block: BertForSequenceClassification has 2"),
+        ("head:1:9", "the target's head 9 is out of range: 'heads:1' has 4 heads, from 0"),
+        ("head('bert.encoder.layer.1', 2)", r"cannot be read; write head\(BLOCK, a number\)"),
+        ("neuron('mlp:x', 1)", "mlp: is followed by the number of a block, as mlp:3, and 'mlp:x' came"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_a_sentence(target: str, sentence: str) -> None:

@@ -26,6 +26,9 @@ SITES = (
     "mlp:1",
     "mlp:99",
     "mlp:-1",
+    "heads:0",
+    "heads:99",
+    "heads:",
     "embeddings",
     "word",
     "pixels",
@@ -131,7 +134,8 @@ def specs() -> Strategy[str]:
     calls = st.builds(_spec, kinds, st.lists(st.sampled_from([*ARGUMENTS, *map(repr, SITES)]), max_size=3))
     deep = st.sampled_from(("logit(" * 500, "[" * 5000, "contrast(" + "0," * 3000 + ")", "logit(" + "-" * 3000 + "1)"))
     short = st.sampled_from(("mlp:0:0", "mlp:1:5", "mlp:99:0", "mlp:0:99999", "mlp:-1:3", "mlp:0:-1", "mlp::", "mlp:0"))
-    return st.one_of(kinds, calls, calls, deep, short, calls.map(lambda spec: spec[:-1]))
+    heads = st.sampled_from(("head:0:0", "head:-1:1", "head:99:0", "head:0:99", "head:0", "head(0, 1)", "head('0', 1)"))
+    return st.one_of(kinds, calls, calls, deep, short, heads, calls.map(lambda spec: spec[:-1]))
 
 
 def made_targets() -> Strategy[Target]:

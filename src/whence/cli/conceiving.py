@@ -90,7 +90,9 @@ MAXIMIZE_EXAMPLES = """[bold]Examples[/bold]
 whence maximize striped dotted -m textures --save units.png
 whence maximize mlp:2:17 -m textures --data ./pictures --steps 400 --save unit.html
 whence maximize positive -m sst2 --length 6"""
-UNITS = "Classes, neurons as mlp:3:17, \"channel('MODULE', 5)\", \"direction('MODULE', 'vector.npy')\"."
+UNITS = (
+    "Classes, neurons as mlp:3:17, heads as head:3:2, \"channel('MODULE', 5)\", \"direction('MODULE', 'vector.npy')\"."
+)
 BESIDE = "Examples to show beside: those that excite a unit most."
 
 
@@ -112,7 +114,7 @@ def maximize(
     seed: Seed = 0,
     device: Device = None,
 ) -> None:
-    """Make pictures or texts that excite classes and neurons as much as can be."""
+    """Make pictures or texts that excite classes, neurons and heads as much as can be."""
     if model is None:
         raise Misuse("maximize needs a model; name it with --model, as textures, or set WHENCE_MODEL")
     files = files_for("Maximisation", save, html, csv)

@@ -19,6 +19,7 @@ from whence.model.subject import Subject
 from whence.model.targets import StateSeen, place_of
 
 Reading = Literal["deciding", "mean", "flat"]
+MAX_BYTES = 2**31  # of the states of all examples at all places, which probes need together
 
 
 def layers_of(subject: Subject, item: Input, wanted: Any) -> list[At]:
@@ -47,6 +48,7 @@ def activations(
         for place in places:
             for number, row in zip(numbers, _read(seen[place].state, seen[place], at, place), strict=True):
                 rows[place][number] = row
+        _check_memory([found[numbers[0]] for found in rows.values()], len(items))
     return {place: _stacked(found, place) for place, found in rows.items()}
 
 
@@ -72,6 +74,7 @@ def gradients(
             pulled = _read(trace.gradients[place][stream], seen, at, place, summed=True)
             for number, state, gradient in zip(numbers, read, pulled, strict=True):
                 states[place][number], found[place][number] = state, gradient
+        _check_memory([rows[numbers[0]] for rows in (*states.values(), *found.values())], len(items))
         batch.trace = None
     return (
         {place: _stacked(rows, place) for place, rows in states.items()},
@@ -96,6 +99,17 @@ def _read(state: Tensor, seen: StateSeen, at: Reading, place: At, summed: bool =
     marks = real.to(state.dtype)[..., None]
     total = (state * marks).sum(1)
     return (total if summed else total / marks.sum(1)).cpu().numpy()
+
+
+def _check_memory(rows: Sequence[np.ndarray], count: int) -> None:
+    """An error where so many examples, each with rows like these, would not fit into `MAX_BYTES`."""
+    size = sum(row.nbytes for row in rows) * count
+    if size > MAX_BYTES:
+        numbers, most = sum(row.size for row in rows), MAX_BYTES / 2**30
+        raise ValueError(
+            f"the states of {count:,} examples, {numbers:,} numbers each, take {size / 2**30:.1f} GiB, and at most "
+            f"{most:.3g} are kept; use at='mean' or 'deciding', fewer layers or fewer examples"
+        )
 
 
 def _stacked(rows: list[np.ndarray], place: At) -> np.ndarray:

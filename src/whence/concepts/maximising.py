@@ -46,7 +46,7 @@ def maximised(subject: Subject, units: Any, data: Any, search: Search) -> Maximi
     """What excites each unit most, beside the strongest examples of the data."""
     wanted = units if isinstance(units, list) else [units]
     if not wanted:
-        raise ValueError("there is no unit to maximise: give a class, a neuron as 'mlp:3:17', a channel or a direction")
+        raise ValueError("there is no unit to maximise: give a class, a neuron as 'mlp:3:17', or a head as 'head:3:2'")
     targets = [_unit(subject, one) for one in wanted]
     items = [] if data is None else sets.encoded(subject, sets.read(data, "data")[0], "data", False)
     if not sets.takes_pictures(subject) and not sets.takes_texts(subject):
@@ -83,9 +83,12 @@ def _unit(subject: Subject, wanted: Any) -> Target:
     """A unit as a target; a state that is read nowhere in particular is read as the mean of all tokens."""
     target = subject.aim([wanted]).targets[0]
     if target.kind == "function":
-        raise ValueError("maximize takes classes, neurons, channels and directions, not a function")
+        raise ValueError("maximize takes classes, neurons, heads, channels and directions, not a function")
     if target.open:
-        raise ValueError(f"the unit {shown(wanted)} names no class or token; give one, or a neuron as 'mlp:3:17'")
+        raise ValueError(
+            f"the unit {shown(wanted)} names no class or token; give one, a neuron as 'mlp:3:17', or a head as "
+            "'head:3:2'"
+        )
     return replace(target, position="mean") if target.of_state and target.position is None else target
 
 

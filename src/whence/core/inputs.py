@@ -50,18 +50,19 @@ class Target(Storable):
     """The scalar that is explained, by name; `model/targets.py` computes it.
 
     Of the outputs: a logit, probability, log_probability, log_odds, margin or contrast of classes or tokens, or a
-    function. Of a state inside the model: a neuron, a channel, a direction. A model that decides at single tokens is
-    read at a `position`; an extractive answer is `of` its "start", its "end" or both ("span"); the "output" of a
-    regression is a number that belongs to no class.
+    function. Of a state inside the model: a neuron, a channel, a direction, an attention head. A model that decides at
+    single tokens is read at a `position`; an extractive answer is `of` its "start", its "end" or both ("span"); the
+    "output" of a regression is a number that belongs to no class.
     """
 
     kind: str = "logit"
-    index: int | None = None  # class or token; of a neuron or channel its number
+    index: int | None = None  # class or token; of a neuron, channel or head its number
     name: str = ""  # its label or text
     against: int | None = None  # the other class or token of a contrast
     against_name: str = ""
     predicted: bool = False  # not asked for: it is what the model predicted
-    site: str = ""  # where the state is: a module's name, the number of a block, "embeddings", "word" or "mlp:NUMBER"
+    # where the state is: a module's name, the number of a block, "embeddings", "word", "mlp:NUMBER" or "heads:NUMBER"
+    site: str = ""
     position: str | int | None = None  # "deciding", "mean", "max" or the number of a token; None: deciding, else mean
     place: str = ""  # the token whose output is read, as views call it: "'Obama'", "'the' (token 7)"
     of: str = ""  # "start", "end", "span" of an answer; "output" of a regression; "label" where several may hold
@@ -85,6 +86,11 @@ class Target(Storable):
             raise ValueError(f"a direction is a vector of finite numbers, shape (width,), not {array.shape}")
         name = name or f"direction in {site}"
         return cls("direction", None, name, site=str(site), position=_position(at), vector=array)
+
+    @classmethod
+    def head(cls, layer: int, index: int, at: str | int | None = None) -> Target:
+        """How much an attention head adds: the length of its output before the block's output projection."""
+        return cls("head", index, f"head {index} of block {layer}", site=f"heads:{layer}", position=_position(at))
 
     @property
     def of_state(self) -> bool:

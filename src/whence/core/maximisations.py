@@ -15,7 +15,7 @@ from whence.core.results import Result
 class Maximisation(Result):
     """Inputs that were changed step by step until they excite units as much as can be, one for each unit."""
 
-    targets: tuple[Target, ...]  # the units: classes, neurons, channels, directions
+    targets: tuple[Target, ...]  # the units: classes, neurons, heads, channels, directions
     made: tuple[Any, ...]  # of each unit: a picture (height, width, 3) uint8, or a text
     free: np.ndarray  # (unit,): the target at the end of the search, of pixels or embeddings that nothing rounds
     real: np.ndarray  # (unit,): the target of `made`, given to the model as any input is

@@ -26,6 +26,7 @@ from whence.model.probing import (
     ModuleCall,
     Probe,
     block_entries,
+    head_site,
     input_site,
     normed_site,
     output_site,
@@ -37,7 +38,8 @@ from whence.model.probing import (
 from whence.model.tap import AttentionRecord
 from whence.model.watching import Site
 
-At = str | int  # "embeddings", "word", "pixels", the number of a block, "module:NAME", "mlp:NUMBER", "normed:NUMBER"
+# "embeddings", "word", "pixels", the number of a block, "module:NAME", "mlp:NUMBER", "heads:NUMBER", "normed:NUMBER"
+At = str | int
 _QUANTISED = ("torch.ao.nn.quantized", "torch.nn.quantized")  # modules of torch
 T = TypeVar("T")
 
@@ -125,9 +127,11 @@ class Discovery:
             name = at.removeprefix("module:")
             return self.remember(at, lambda: self._module_outputs(name))
         if isinstance(at, str) and at.startswith("mlp:"):
-            return self.remember(at, lambda: self._hidden_neurons(int(at.removeprefix("mlp:"))))
+            return self.remember(at, lambda: self._hidden_neurons(_block_number(at)))
+        if isinstance(at, str) and at.startswith("heads:"):
+            return {site.stream: site for site, _ in self._head_outputs(at)}
         if isinstance(at, str) and at.startswith("normed:"):
-            return self._normed(int(at.removeprefix("normed:")))
+            return self._normed(_block_number(at))
         structure = self.structure
         if at == "word":
             return structure.roots
@@ -218,6 +222,35 @@ class Discovery:
             raise ValueError(
                 f"block {block} of {self.name} has no layer that narrows a wide state again; "
                 "name a module, as neuron('MODULE', 17)"
+            )
+        return found
+
+    def head_count(self, at: At, stream: str) -> int:
+        """How many attention heads stand side by side in the state at a place: 1 unless it is "heads:NUMBER"."""
+        if not isinstance(at, str) or not at.startswith("heads:"):
+            return 1
+        return next(count for site, count in self._head_outputs(at) if site.stream == stream)
+
+    def _head_outputs(self, at: str) -> list[tuple[Site, int]]:
+        """Where the heads of a block's self-attention enter its output projection, and how many: one entry a stream."""
+        return self.remember(at, lambda: self._found_heads(_block_number(at)))
+
+    def _found_heads(self, block: int) -> list[tuple[Site, int]]:
+        self._check_block(block)
+        structure, found = self.structure, []
+        with lent(self._forward.model), attention_path(self._forward.model, "eager"):
+            seen = self._probed(self.probe_batch)
+        for stream, sites in structure.calls.items():
+            if -len(sites) <= block < len(sites):
+                own = (sites[block].module, sites[block].call)
+                inside = [n for n, path in enumerate(seen.around) if own in path.items()]
+                within = [n for n in inside if structure.connections[n] == (stream, stream)]
+                site = head_site(seen, within[0], stream) if within else None
+                found += [site] if site else []
+        if not found:
+            raise ValueError(
+                f"the heads of block {block} of {self.name} enter no module side by side, so none can be read; use a "
+                "neuron, as 'mlp:3:17', or name a module"
             )
         return found
 
@@ -425,6 +458,14 @@ def no_attention(model: nn.Module) -> str:
 def as_leaf(tensor: Tensor) -> Tensor:
     """The tensor as a leaf of the graph: a target can be differentiated at it."""
     return tensor.detach().requires_grad_()
+
+
+def _block_number(at: str) -> int:
+    """The number in a place such as "mlp:3"."""
+    kind, _, number = at.partition(":")
+    if not number.removeprefix("-").isdecimal():
+        raise ValueError(f"{kind}: is followed by the number of a block, as {kind}:3, and {at!r} came")
+    return int(number)
 
 
 def _spans(length: int, state: Tensor) -> bool:

@@ -246,7 +246,7 @@ def states_seen(
         if real is not None and state.shape[:-1] != real.shape:
             real = None  # pixels are no tokens
         deciding = None if real is None else discovery.deciding_tokens(batch, site.stream)
-        found[at] = StateSeen(state, real, deciding)
+        found[at] = StateSeen(state, real, deciding, discovery.head_count(at, site.stream))
     return found
 
 

@@ -122,6 +122,22 @@ def normed_site(seen: Probe, number: int, stream: str, model: nn.Module) -> Site
     return None
 
 
+def head_site(seen: Probe, number: int, stream: str) -> tuple[Site, int] | None:
+    """Where the outputs of an attention's heads, side by side, enter a module, and the number of heads.
+
+    That is the output projection, found by the values that it is given; None where no module is given them.
+    """
+    with torch.no_grad():
+        heads = torch.cat([align(out) for out, align in seen.records[number].outputs], 1)  # (1, head, query, width)
+        wanted = heads.transpose(1, 2).flatten(2)  # (1, query, head x width)
+    for call in seen.calls:
+        for key, state in _tensors(call) if call.began >= seen.times[number] else ():
+            turned = state.transpose(0, 1) if state.ndim == 3 and tokens_first(state) else state
+            if turned.shape == wanted.shape and torch.equal(turned, wanted):
+                return input_site(stream, call, key, state), heads.shape[1]
+    return None
+
+
 def _normalises(call: ModuleCall, module: nn.Module) -> bool:
     """Whether a call norms its states: it keeps their shape and not their scale, and tokens keep apart."""
     state, output = call.args[0] if call.args else None, call.output

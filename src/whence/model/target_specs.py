@@ -18,7 +18,7 @@ from whence.model.targets import FORMULAS, Function
 
 KINDS = tuple(FORMULAS)  # of a class or token
 MAX_LETTERS = 1_000  # of a written target; no label or token is as long
-STATE_KINDS = ("neuron", "channel", "direction")
+STATE_KINDS = ("neuron", "channel", "direction", "head")
 
 
 class Namer(Protocol):
@@ -186,6 +186,8 @@ def _check_target(target: Target) -> None:
             if not target.of_state
             else f"a {target.kind} is one of the outputs, and has no site; use a neuron, channel or direction"
         )
+    if target.kind == "head" and not re.fullmatch(r"heads:-?\d+", target.site):
+        raise ValueError(f"a head is made by Target.head(3, 2), and Target.site is {shown(target.site)}")
     is_direction = target.kind == "direction"
     vector_fits = isinstance(target.vector, np.ndarray) if is_direction else target.vector is None
     if not vector_fits or (target.of_state and not is_direction and target.index is None):
@@ -207,9 +209,10 @@ def _check_fits(target: Target, subject: Namer, item: Input | None) -> None:
 
 
 def _state_target(spec: _Spec) -> Target:
-    """`neuron('MODULE', 17, at='mean')`, `channel('MODULE', 17)`, `direction('MODULE', 'vector.npy')`, `mlp:3:17`."""
+    """`neuron('MODULE', 17, at='mean')`, `channel('MODULE', 17)`, `direction('MODULE', 'vector.npy')`, `head(3, 2)`."""
     entry = "the file of a vector (.npy)" if spec.kind == "direction" else "a number"
-    form = f"{spec.kind}('MODULE', {entry}), and where it is read as at='deciding', 'mean', 'max' or a token's number"
+    place = "BLOCK" if spec.kind == "head" else "'MODULE'"
+    form = f"{spec.kind}({place}, {entry}), and where it is read as at='deciding', 'mean', 'max' or a token's number"
     given = [*spec.arguments, *([spec.keywords["at"]] if "at" in spec.keywords else [])]
     if spec.keywords.keys() - {"at"} or len(given) not in (2, 3) or not isinstance(given[0], (str, int)):
         raise ValueError(f"the target {spec.text!r} cannot be read; write {form}")
@@ -223,6 +226,10 @@ def _state_target(spec: _Spec) -> Target:
         return Target.direction(site, _vector(unit), at, name=f"direction {Path(unit).stem} in {site}")
     if not isinstance(unit, int) or isinstance(unit, bool):
         raise ValueError(f"the target {spec.text!r} cannot be read; write {form}")
+    if spec.kind == "head":
+        if not isinstance(site, int) or isinstance(site, bool):
+            raise ValueError(f"the target {spec.text!r} cannot be read; write {form}, with the number of a block")
+        return Target.head(site, unit, at)
     return (Target.neuron if spec.kind == "neuron" else Target.channel)(site, unit, at)
 
 
@@ -316,6 +323,8 @@ def _parsed(text: Any, kinds: tuple[str, ...]) -> _Spec | None:
         return _Spec(written, written, [], {})
     if short := re.fullmatch(r"mlp:(-?\d+):(\d+)", written):
         return _Spec(written, "neuron", [f"mlp:{short[1]}", int(short[2])], {})
+    if short := re.fullmatch(r"head:(-?\d+):(\d+)", written):
+        return _Spec(written, "head", [int(short[1]), int(short[2])], {})
     tree = expression(written.strip())
     if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
         return None

@@ -95,12 +95,13 @@ class StateSeen:
     state: Tensor  # (batch, token, width), (batch, width) or (batch, channel, height, width)
     real: Tensor | None  # (batch, token) bool; None for a state without a stream's tokens
     deciding: Tensor | None  # (batch, token) bool: tokens that the output reads; None where unknown
+    heads: int = 1  # the state is the outputs of this many attention heads, side by side
 
     def chosen(self, rows: Sequence[int]) -> StateSeen:
         """The state of these examples."""
         index = torch.tensor(list(rows), dtype=torch.long, device=self.state.device)
         real, deciding = (None if marks is None else marks[index] for marks in (self.real, self.deciding))
-        return StateSeen(self.state[index], real, deciding)
+        return StateSeen(self.state[index], real, deciding, self.heads)
 
 
 class Aim:
@@ -250,19 +251,19 @@ class Aim:
 
 
 def place_of(site: str) -> str | int:
-    """Where a target's state is, as passes name places: 3, "embeddings", "mlp:3", "module:NAME"."""
+    """Where a target's state is, as passes name places: 3, "embeddings", "mlp:3", "heads:3", "module:NAME"."""
     if site.lstrip("-").isdigit():
         return int(site)
-    named = site in ("embeddings", "word", "pixels") or site.startswith(("mlp:", "module:"))
+    named = site in ("embeddings", "word", "pixels") or site.startswith(("mlp:", "heads:", "module:"))
     return site if named else f"module:{site}"  # "module:3" is the module "3", where 3 would be a block
 
 
 def read_state(target: Target, seen: StateSeen) -> Tensor:
-    """A neuron, channel or direction of a state, read at the target's position: (batch,)."""
+    """A neuron, channel, direction or head of a state, read at the target's position: (batch,)."""
     state = wide(seen.state)
     state = state[:, None] if state.ndim == 1 else state  # one number per example
     state = state.movedim(1, -1).flatten(1, -2) if state.ndim == 4 else state  # places of a feature map are tokens
-    units = _units(target, state)  # (batch,) or (batch, token)
+    units = _units(target, state, seen.heads)  # (batch,) or (batch, token)
     if units.ndim == 1:
         if target.position not in (None, "mean"):
             raise ValueError(f"{target.site!r} has one vector per example, so the target takes no position")
@@ -270,8 +271,10 @@ def read_state(target: Target, seen: StateSeen) -> Tensor:
     return _read_position(target, units, seen)
 
 
-def _units(target: Target, state: Tensor) -> Tensor:
-    """The entry, or the scalar product with the direction, at every token."""
+def _units(target: Target, state: Tensor, heads: int) -> Tensor:
+    """The entry, the scalar product with the direction, or the length of a head's output, at every token."""
+    if target.kind == "head":
+        state = torch.linalg.vector_norm(state.unflatten(-1, (heads, -1)), dim=-1)  # (..., head)
     width = state.shape[-1]
     if target.vector is not None:
         if len(target.vector) != width:
@@ -279,7 +282,8 @@ def _units(target: Target, state: Tensor) -> Tensor:
         return state @ torch.as_tensor(target.vector, dtype=state.dtype, device=state.device)
     index = int(target.index or 0)
     if not -width <= index < width:
-        raise ValueError(f"the target's {target.kind} {index} is out of range: {target.site!r} is {width} wide, from 0")
+        size = f"has {width} heads" if target.kind == "head" else f"is {width} wide"
+        raise ValueError(f"the target's {target.kind} {index} is out of range: {target.site!r} {size}, from 0")
     return state[..., index]
 
 

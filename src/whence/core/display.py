@@ -114,7 +114,7 @@ def csv_text(result: Any) -> str:
     lines.writerow(own.columns)
     digits = [own.digits.get(column, DIGITS) for column in own.columns]
     for row in own.rows:
-        pairs = zip(map(_in_utf8, row), digits, strict=True)
+        pairs = zip(map(_in_arrow, row), digits, strict=True)
         lines.writerow([f"{value:.{count}g}" if isinstance(value, float) else value for value, count in pairs])
     return written.getvalue()
 
@@ -181,9 +181,11 @@ def _write_parquet(own: Table, file: Path) -> None:
 
 
 def _columns(own: Table) -> dict[str, list[Any]]:
-    return {column: [_in_utf8(row[place]) for row in own.rows] for place, column in enumerate(own.columns)}
+    return {column: [_in_arrow(row[place]) for row in own.rows] for place, column in enumerate(own.columns)}
 
 
-def _in_utf8(value: Any) -> Any:
-    """A text with lone surrogates, which no table can hold, written as escapes; other values as they are."""
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+def _in_arrow(value: Any) -> Any:
+    """A value as Arrow can hold it: lone surrogates of a text as escapes, whole numbers beyond 64 bits as floats."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return float(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value

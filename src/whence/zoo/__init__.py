@@ -24,7 +24,7 @@ CONCEPTS = (
     *("striped", "dotted", "checked", "zigzag", "plain", "red", "green", "blue", "yellow", "purple", "grey"),
     *("round", "square", "triangular", "star", "random"),
 )
-_ORDER = ("sst2", "digits", "planted", "recall", "dates", "shapes", "textures")
+_ORDER = ("sst2", "digits", "planted", "recall", "dates", "shapes", "textures", "photos")
 
 
 def names() -> tuple[str, ...]:
@@ -49,8 +49,9 @@ def card(name: str) -> dict[str, Any]:
 def examples(name: str, n: int = 10, seed: int = 0) -> list[Example]:
     """`n` examples of a model with their labels and, for planted models, which features decide.
 
-    Planted examples are generated anew for every seed. Of `sst2` and `digits`, examples ship with the package: the seed
-    decides their order, and `n` takes no more than there are.
+    Planted examples are generated anew for every seed, and so are the drawings that `photos` is shown, since real
+    photos may not ship. Of `sst2` and `digits`, examples ship with the package: the seed decides their order, and `n`
+    takes no more than there are.
     """
     folder(name)
     shipped: dict[str, Callable[[], list[Example]]] = {"sst2": _sentences, "digits": _digits}

@@ -33,7 +33,8 @@ def encode_picture(processor: Any, picture: Image.Image, layout: Layout | None, 
     if processor is None:
         raise ValueError(f"{task} needs an image processor: pass whence.wrap(model, image_processor)")
     try:
-        outputs = processor(images=picture, return_tensors="np")
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # pixels are looked at below
+            outputs = processor(images=picture, return_tensors="np")
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
         raise ValueError(
             f"the image processor cannot work on a picture of {picture.width} x {picture.height}: "
@@ -41,6 +42,11 @@ def encode_picture(processor: Any, picture: Image.Image, layout: Layout | None, 
         ) from error
     tensors = {key: np.asarray(value)[0] for key, value in outputs.items()}
     pixels = tensors["pixel_values"]
+    if not np.isfinite(pixels).all():
+        raise ValueError(
+            "the image processor must give finite pixels, but some are infinite or NaN: look at its image_mean, "
+            "image_std and rescale_factor"
+        )
     return as_input(
         [] if layout is None else _features(layout),
         "image",

@@ -11,7 +11,7 @@ import numpy as np
 from whence.core import display
 from whence.core.relevance_balance import Conservation, ModuleRelevance
 from whence.views.content.conservation import NOISE, Rows, blocks, boundaries, leaks_by_kind, methods
-from whence.views.figures.layout import new_figure, tick
+from whence.views.figures.layout import legend_beside, new_figure, tick
 from whence.views.text import printable
 
 BEFORE, BETWEEN, AFTER = "before", "between", "after"  # outside of blocks
@@ -41,7 +41,7 @@ def figure(c: Conservation) -> Any:
     names = [tick(label) for label in segments]
     axes[-1].set_xticks([n + 0.5 for n in range(len(segments))], names, rotation=90 if crowded else 0, parse_math=False)
     axes[-1].set_xlabel("block")
-    axes[1].legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    legend_beside(axes[1])
     title = f"{c.method} on {c.model}: {c.target}"
     drawn.suptitle(printable(title), fontsize="small", parse_math=False)
     return drawn
@@ -93,7 +93,7 @@ def _draw_totals(axes: Any, c: Conservation, shown: list[tuple[str, Rows]], segm
     axes.axhline(0, color="0.8", linewidth=0.8)
     axes.set_ylabel("total relevance")
     axes.set_title("relevance at the edges of blocks, input left, output right", fontsize="small", loc="left")
-    axes.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    legend_beside(axes)
 
 
 def _lines(c: Conservation, rows: Rows, segments: list[str]) -> Iterator[tuple[list[int], list[float]]]:

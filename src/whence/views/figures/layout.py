@@ -31,6 +31,13 @@ def colour_of(style: Style) -> str:
     return RANDOM if style.colour == "currentColor" else style.colour
 
 
+def legend_beside(axes: Any) -> None:
+    """A legend to the right of the axes; its names are plain text, also where they hold dollar signs."""
+    legend = axes.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
 def tick(name: str) -> str:
     """A name at an axis, printable, cut where it would leave no room for what is drawn."""
     shown = printable(name)

@@ -189,7 +189,7 @@ class Overlay:
         if not self.scale.signed and self.scale.low > 0:
             said.append(f"colours begin at the smallest score, {low}")
         if self.scale.clip < 100:
-            said.append(f"full colour from the {self.scale.clip:g}th percentile")
+            said.append(f"full colour from percentile {self.scale.clip:g}")
         if self.share is not None:
             of = f"what lies above {low}" if not self.scale.signed and self.scale.low > 0 else "the positive scores"
             said.append(f"line: the smallest area with {self.share:.0%} of {of}")

@@ -19,8 +19,8 @@ def height_of(overlay: Overlay, width: float) -> float:
     return width * min(2.5, max(0.15, height / across)) + BELOW + 0.15 * len(overlay.legend)
 
 
-def draw_overlay(axes: Any, overlay: Overlay, title: str = "", bar: bool = True) -> None:
-    """The picture under its scores, with its contour; `bar` asks for the bar of colours and what it means."""
+def draw_overlay(axes: Any, overlay: Overlay, title: str = "", bar: bool = True, words: bool = True) -> None:
+    """The picture under its scores, with its contour; below it the bar of colours, and in `words` what that means."""
     axes.imshow(overlay.image)
     draw_contour(axes, overlay)
     axes.set(xticks=[], yticks=[])
@@ -29,7 +29,7 @@ def draw_overlay(axes: Any, overlay: Overlay, title: str = "", bar: bool = True)
     if title:
         axes.set_title(title, fontsize="small", parse_math=False)
     if bar:
-        _draw_scale(axes, overlay)
+        _draw_scale(axes, overlay, overlay.legend if words or overlay.scale.flat else [])
 
 
 def draw_contour(axes: Any, overlay: Overlay) -> None:
@@ -43,10 +43,10 @@ def draw_contour(axes: Any, overlay: Overlay) -> None:
     axes.set(xlim=(-0.5, overlay.inside.shape[1] - 0.5), ylim=(overlay.inside.shape[0] - 0.5, -0.5))
 
 
-def _draw_scale(axes: Any, overlay: Overlay) -> None:
-    """The bar of colours below a picture, with its ends, and the words that it needs."""
+def _draw_scale(axes: Any, overlay: Overlay, lines: list[str]) -> None:
+    """The bar of colours below a picture, with its ends, and what it means."""
     wide = axes.get_position().width * axes.figure.get_figwidth()
-    said = [wrapped(line, int(16 * max(wide, 1.5))) for line in overlay.legend]
+    said = [wrapped(line, int(16 * max(wide, 1.5))) for line in lines]
     if overlay.scale.flat:
         axes.set_xlabel("\n".join(said), fontsize="x-small", parse_math=False)
         return

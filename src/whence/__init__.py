@@ -34,6 +34,7 @@ _PUBLIC = {
     "Conservation": "core.relevance_balance",
     "Input": "core.inputs",
     "Maximisation": "core.maximisations",
+    "PictureGrid": "core.picture_grids",
     "Score": "core.scoreboards",
     "Scoreboard": "core.scoreboards",
     "Sensitivity": "core.sensitivities",
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from whence.core.attention_maps import AttentionMaps
     from whence.core.inputs import Input, Target
     from whence.core.maximisations import Maximisation
+    from whence.core.picture_grids import PictureGrid
     from whence.core.registry import Explained, method, metric
     from whence.core.relevance_balance import Conservation
     from whence.core.results import Attribution, Comparison
@@ -75,6 +77,7 @@ __all__ = [
     "Explained",
     "Input",
     "Maximisation",
+    "PictureGrid",
     "Score",
     "Scoreboard",
     "Sensitivity",

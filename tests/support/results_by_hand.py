@@ -7,6 +7,7 @@ import numpy as np
 
 from whence.core.attention_maps import AttentionMaps
 from whence.core.inputs import Input, Target
+from whence.core.picture_grids import PictureGrid
 from whence.core.relevance_balance import Conservation, ModuleRelevance
 from whence.core.results import Attribution, Comparison, Result
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
@@ -169,6 +170,15 @@ def score_example(**changes: object) -> Score:
     return Score(**{**fields, **changes})
 
 
+def grid_example(**changes: object) -> PictureGrid:
+    """Two pictures by two methods, one of them without signs."""
+    signed = picture_example()
+    pair = Comparison(
+        (signed, replace(signed, method="attention", scores=np.abs(signed.scores), base=None, residual=None))
+    )
+    return PictureGrid(**{"comparisons": (pair, pair), "names": ("a.png", "b.png"), **changes})
+
+
 def every_result() -> dict[str, Result]:
     """One result of every type, and the kinds of inputs that are drawn differently."""
     generated, picture = generated_example(), picture_example(text="a moon")
@@ -181,6 +191,7 @@ def every_result() -> dict[str, Result]:
         "comparison": comparison(),
         "comparison of generated text": Comparison((generated, replace(generated, method="attention"))),
         "comparison of pictures": Comparison((picture, replace(picture, method="attention"))),
+        "grid of pictures": grid_example(),
         "attention": maps_example(),
         "attention over a picture": maps_example(picture),
         "attention of all heads": maps_example().view(all_heads=True),

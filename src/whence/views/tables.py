@@ -10,6 +10,7 @@ import numpy as np
 from whence.core import display
 from whence.core.display import Table
 from whence.core.maximisations import Maximisation
+from whence.core.picture_grids import PictureGrid
 from whence.core.relevance_balance import Conservation
 from whence.core.results import Attribution, Comparison
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
@@ -32,6 +33,14 @@ def comparison(c: Comparison) -> Table:
     """The rows of every method's attribution below each other."""
     columns = ("method", *attribution(c[0]).columns)
     return Table(columns, [(a.method, *row) for a in c for row in _features(a)])
+
+
+@display.table.register(PictureGrid)
+def picture_grid(grid: PictureGrid) -> Table:
+    """The rows of every picture's comparison below each other."""
+    named = zip(grid.names, grid, strict=True)
+    columns = ("picture", *comparison(grid[0]).columns)
+    return Table(columns, [(name, *row) for name, c in named for row in comparison(c).rows])
 
 
 def _features(a: Attribution) -> Iterator[tuple[Any, ...]]:

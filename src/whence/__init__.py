@@ -19,19 +19,24 @@ _PUBLIC = {
     "score": "api",
     "evaluate": "api",
     "arbitrate": "api",
+    "audit": "api",
     "concept": "api",
     "maximize": "api",
     "list_methods": "api",
     "list_metrics": "api",
+    "list_experiments": "api",
     "list_models": "api",
     "method": "core.registry",
     "metric": "core.registry",
+    "experiment": "core.registry",
     "Explained": "core.registry",
     "Arbitration": "core.scoreboards",
     "AttentionMaps": "core.attention_maps",
     "Attribution": "core.results",
+    "Audit": "core.audits",
     "Comparison": "core.results",
     "Conservation": "core.relevance_balance",
+    "Finding": "core.audits",
     "Input": "core.inputs",
     "Maximisation": "core.maximisations",
     "Score": "core.scoreboards",
@@ -44,11 +49,13 @@ if TYPE_CHECKING:
     from whence.api import (
         arbitrate,
         attention_maps,
+        audit,
         compare,
         concept,
         conservation,
         evaluate,
         explain,
+        list_experiments,
         list_methods,
         list_metrics,
         list_models,
@@ -56,9 +63,10 @@ if TYPE_CHECKING:
         score,
     )
     from whence.core.attention_maps import AttentionMaps
+    from whence.core.audits import Audit, Finding
     from whence.core.inputs import Input, Target
     from whence.core.maximisations import Maximisation
-    from whence.core.registry import Explained, method, metric
+    from whence.core.registry import Explained, experiment, method, metric
     from whence.core.relevance_balance import Conservation
     from whence.core.results import Attribution, Comparison
     from whence.core.scoreboards import Arbitration, Score, Scoreboard
@@ -70,9 +78,11 @@ __all__ = [
     "Arbitration",
     "AttentionMaps",
     "Attribution",
+    "Audit",
     "Comparison",
     "Conservation",
     "Explained",
+    "Finding",
     "Input",
     "Maximisation",
     "Score",
@@ -82,11 +92,14 @@ __all__ = [
     "Target",
     "arbitrate",
     "attention_maps",
+    "audit",
     "compare",
     "concept",
     "conservation",
     "evaluate",
+    "experiment",
     "explain",
+    "list_experiments",
     "list_methods",
     "list_metrics",
     "list_models",

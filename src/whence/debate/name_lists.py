@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,8 +111,8 @@ def _drawn(rows: list[dict[str, str]], per_group: int, seed: int) -> NameList:
     notes = [f"{counted(len(shared), 'name')} that several groups share left out: {_few(shared)}"] if shared else []
     if len(chosen) < sum(map(len, by_group.values())):
         notes.append(f"{counted(len(chosen), 'name')} of {sum(map(len, by_group.values()))} drawn, seed {seed}")
-    own = {kind: tuple(group[place] for _, group in chosen) for place, kind in enumerate(kinds)}
-    return NameList(tuple(name for name, _ in chosen), own, tuple(notes))
+    by_kind = {kind: tuple(group[place] for _, group in chosen) for place, kind in enumerate(kinds)}
+    return NameList(tuple(name for name, _ in chosen), by_kind, tuple(notes))
 
 
 def _few(names: list[str], most: int = 8) -> str:

@@ -115,7 +115,7 @@ def audit_names(
         kinds=listed.kinds,
         sentences=tuple(sentence.shown for sentence in found),
         originals=tuple(sentence.original for sentence in found),
-        target=explained[0][0].target,
+        target=explained[0][0].target,  # type: ignore[arg-type]
         outputs=outputs,
         relevance=relevance,
         predicted=predicted,
@@ -204,7 +204,8 @@ def _known(
 ) -> tuple[NameList, tuple[str, ...]]:
     """The names that the tokenizer can spell; the others would all be the same unknown token."""
     unknown = subject.unknown
-    kept, lost = [], []
+    kept: list[int] = []
+    lost: list[int] = []
     for place, name in enumerate(listed.names):
         item = _encoded(subject, sentence, name, settings)
         ids = next((item.tensors[key] for key in ("input_ids", "decoder_input_ids") if key in item.tensors), None)

@@ -48,7 +48,7 @@ def facts(found: NameAudit) -> Facts:
 
 def test_rows(found: NameAudit) -> list[tuple[tuple[str, ...], bool]]:
     """A row per test, as `HEADS` name it, and whether it is significant."""
-    rows = []
+    rows: list[tuple[tuple[str, ...], bool]] = []
     scale = largest(np.array([test.interval for test in found.tests]))
     for test in found.tests:
         low, high = (signed(end, scale) for end in test.interval)

@@ -26,6 +26,7 @@ from results_by_hand import (
     every_result,
     generated_example,
     maps_example,
+    names_example,
     picture_example,
     score_example,
     scoreboard_example,
@@ -306,6 +307,14 @@ def evil_results() -> dict[str, Result]:
             rows=evil_calls, plain=evil_calls, method=EVIL, model=EVIL, target=Target(name=EVIL), notes=(EVIL,)
         ),
         "score": score_example(metric=EVIL, hidden=EVIL),
+        "names": names_example(
+            names=(EVIL,) * 4,
+            kinds={EVIL: (EVIL,) * 4},
+            sentences=(EVIL,) * 2,
+            tests=(replace(names_example().tests[0], kind=EVIL, group=EVIL),),
+            **{key: EVIL for key in ("method", "model")},
+            notes=(EVIL,),
+        ),
         "scoreboard": board,
         "arbitration": arbitration_example(
             metric=EVIL, candidates=(EVIL, "b", "c"), explanations=(first,), board=board, notes=(EVIL,)

@@ -1,4 +1,4 @@
-"""The commands that list what ships: `whence methods`, `whence metrics`, `whence models`, `whence samples`."""
+"""The commands that list what there is: `whence methods`, `metrics`, `experiments`, `models` and `samples`."""
 
 from __future__ import annotations
 
@@ -56,6 +56,25 @@ def metrics(
         print_table("option", "takes", "default", rows=[(o.name, o.takes, repr(o.default)) for o in options])
         example = f"{name}({options[0].name}={options[0].default!r})"
         typer.echo(f'\nOptions stand in brackets behind the name, as in --metric "{example}".')
+
+
+@app.command(cls=Command)
+def experiments(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show all about this experiment.")] = None,
+) -> None:
+    """List the experiments of an audit, or show one with its options."""
+    if name is None:
+        rows = [(r.name, f"{r.question}\n{r.summary} {r.paper}\n") for r in whence.list_experiments()]
+        print_table("experiment", "what it asks", rows=rows)
+        return
+    record = registry.find("experiment", name)
+    typer.echo(f"{record.name}: {record.question} ({record.paper})\n")
+    typer.echo(f"{inspect.getdoc(record.function)}\n")
+    for limit in record.limits:
+        typer.echo(f"Limit: {limit}")
+    print_table(
+        "option", "takes", "default", rows=[(o.name, o.takes, repr(o.default)) for o in record.options.values()]
+    )
 
 
 @app.command(cls=Command)

@@ -255,6 +255,12 @@ def test_names_in_a_legend_are_no_formulas(tmp_path: Path) -> None:
     replace(conservation_example(), method="$x_{$ \\frac{1}{ $$").write(tmp_path / "a.png")
 
 
+def test_a_very_long_name_leaves_room_for_the_maps(tmp_path: Path) -> None:
+    picture = picture_example(text="a moon")
+    long = replace(picture, input=replace(picture.input, features=("x" * 5000, *picture.features[1:])))
+    maps_example(long).write(tmp_path / "a.png")  # matplotlib warns where nothing is left
+
+
 def test_numbers_of_a_scoreboard_keep_their_digits() -> None:
     board = scoreboard_example()
     first = board.to_csv().splitlines()[1].split(",")

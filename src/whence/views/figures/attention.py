@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from whence.core.looks import Look
 from whence.views.colours import WEIGHTS, colour_map
 from whence.views.content.attention import column_names, named_matrix, over_picture, row_names, scale, title
 from whence.views.content.picture import Overlay
-from whence.views.figures.layout import new_figure, tick
+from whence.views.figures.layout import new_figure, tick, wrapped
 from whence.views.figures.overlay import colours_over_white, draw_overlay
 
 CELL, MAP = 0.32, 12.0  # inches: a cell, and the most that all cells of a map may take
@@ -36,7 +35,7 @@ def figure(selection: AttentionSelection, look: Look | None = None) -> Any:
     else:
         drawn = _heads(selection, over)
     fitting = int(12 * drawn.get_figwidth())  # letters in a line
-    lines = (textwrap.fill(line, fitting) for line in title(selection))
+    lines = (wrapped(line, fitting) for line in title(selection))
     drawn.suptitle("\n".join(lines), fontsize="medium", parse_math=False)
     return drawn
 

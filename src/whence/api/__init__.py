@@ -1,0 +1,26 @@
+"""The verbs: each validates its arguments and calls the module that does the work."""
+
+from __future__ import annotations
+
+from whence.api.asking import audit, audit_names, concept, maximize
+from whence.api.explaining import attention_maps, compare, conservation, explain
+from whence.api.listing import list_experiments, list_methods, list_metrics, list_models
+from whence.api.measuring import arbitrate, evaluate, score
+
+__all__ = [
+    "arbitrate",
+    "attention_maps",
+    "audit",
+    "audit_names",
+    "compare",
+    "concept",
+    "conservation",
+    "evaluate",
+    "explain",
+    "list_experiments",
+    "list_methods",
+    "list_metrics",
+    "list_models",
+    "maximize",
+    "score",
+]

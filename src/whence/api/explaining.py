@@ -1,0 +1,175 @@
+"""The verbs that explain: scores of features, attention, where relevance leaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+from whence.api.checks import check_call, check_specs, encoded_inputs
+from whence.core import registry
+from whence.core.attention_maps import AttentionMaps
+from whence.core.relevance_balance import Conservation
+from whence.core.results import Attribution, Comparison
+from whence.measure.call_types import Raw, RawInput, RawInputs, TargetLike, TargetLikes
+from whence.methods.attention_maps import maps_of
+from whence.methods.explaining import Settings, explained, usual_method
+from whence.model.subject import Subject
+from whence.propagation.relevance_balance import balanced
+
+
+@overload
+def explain(
+    subject: Subject,
+    inputs: RawInput,
+    method: str | None = ...,
+    target: TargetLike = ...,
+    *,
+    seed: int = ...,
+    batch_size: int | None = ...,
+    truncate: bool = ...,
+    progress: bool = ...,
+    **options: Any,
+) -> Attribution: ...
+@overload
+def explain(
+    subject: Subject,
+    inputs: RawInputs[Raw],
+    method: str | None = ...,
+    target: TargetLikes = ...,
+    *,
+    seed: int = ...,
+    batch_size: int | None = ...,
+    truncate: bool = ...,
+    progress: bool = ...,
+    **options: Any,
+) -> list[Attribution]: ...
+def explain(
+    subject: Subject,
+    inputs: RawInput | RawInputs,
+    method: str | None = None,
+    target: TargetLikes = None,
+    *,
+    seed: int = 0,
+    batch_size: int | None = None,
+    truncate: bool = False,
+    progress: bool = False,
+    **options: Any,
+) -> Attribution | list[Attribution]:
+    """Attribute the target to the features of one input (an Attribution) or of a list of inputs (a list).
+
+    `target`: a label, an index, a token's text, `kind(...)` such as "log_odds('positive')", at a token as
+    "logit('B-PER', at='Obama')", an answer as "start('Paris')", a function
+    `(logits, batch) -> (batch,)`, or a list with one per input; by default what the model predicts.
+    """
+    check_call(subject, seed=seed, batch_size=batch_size, truncate=truncate, progress=progress)
+    if method is not None:
+        registry.resolve("method", method, options)  # what is wrong with it is said before anything is encoded
+    items, targets, single = encoded_inputs(subject, inputs, target, truncate)
+    usual = usual_method(subject, items) if method is None else method
+    notes = () if method is not None else (f"no method was named: {usual} was used",)
+    specs = [registry.resolve("method", usual, options)]
+    results = [
+        found[0] for found in explained(subject, items, specs, targets, Settings(seed, batch_size, progress, notes))
+    ]
+    return results[0] if single else results
+
+
+@overload
+def compare(
+    subject: Subject,
+    inputs: RawInput,
+    methods: Sequence[str],
+    target: TargetLike = ...,
+    *,
+    seed: int = ...,
+    batch_size: int | None = ...,
+    truncate: bool = ...,
+    progress: bool = ...,
+) -> Comparison: ...
+@overload
+def compare(
+    subject: Subject,
+    inputs: RawInputs[Raw],
+    methods: Sequence[str],
+    target: TargetLikes = ...,
+    *,
+    seed: int = ...,
+    batch_size: int | None = ...,
+    truncate: bool = ...,
+    progress: bool = ...,
+) -> list[Comparison]: ...
+def compare(
+    subject: Subject,
+    inputs: RawInput | RawInputs,
+    methods: Sequence[str],
+    target: TargetLikes = None,
+    *,
+    seed: int = 0,
+    batch_size: int | None = None,
+    truncate: bool = False,
+    progress: bool = False,
+) -> Comparison | list[Comparison]:
+    """Several methods on one input (a Comparison) or on each of a list (a list): one target, shared passes."""
+    check_call(subject, seed=seed, batch_size=batch_size, truncate=truncate, progress=progress)
+    check_specs("methods", methods)
+    specs = [registry.resolve("method", spec) for spec in methods]
+    items, targets, single = encoded_inputs(subject, inputs, target, truncate)
+    found = explained(subject, items, specs, targets, Settings(seed, batch_size, progress))
+    results = [Comparison(tuple(attributions)) for attributions in found]
+    return results[0] if single else results
+
+
+@overload
+def attention_maps(subject: Subject, inputs: RawInput, *, truncate: bool = ...) -> AttentionMaps: ...
+@overload
+def attention_maps(subject: Subject, inputs: RawInputs[Raw], *, truncate: bool = ...) -> list[AttentionMaps]: ...
+def attention_maps(
+    subject: Subject, inputs: RawInput | RawInputs[Raw], *, truncate: bool = False
+) -> AttentionMaps | list[AttentionMaps]:
+    """All attention weights of one input (AttentionMaps) or of each of a list (a list), as the model used them."""
+    check_call(subject, truncate=truncate)
+    items, _, single = encoded_inputs(subject, inputs, None, truncate)
+    with subject.lent():
+        found = [maps_of(subject, item) for item in items]
+    return found[0] if single else found
+
+
+@overload
+def conservation(
+    subject: Subject,
+    inputs: RawInput,
+    method: str = ...,
+    target: TargetLike = ...,
+    *,
+    token: int = ...,
+    truncate: bool = ...,
+) -> Conservation: ...
+@overload
+def conservation(
+    subject: Subject,
+    inputs: RawInputs[Raw],
+    method: str = ...,
+    target: TargetLikes = ...,
+    *,
+    token: int = ...,
+    truncate: bool = ...,
+) -> list[Conservation]: ...
+def conservation(
+    subject: Subject,
+    inputs: RawInput | RawInputs,
+    method: str = "lrp",
+    target: TargetLikes = None,
+    *,
+    token: int = 0,
+    truncate: bool = False,
+) -> Conservation | list[Conservation]:
+    """Where relevance leaks: what every module is given and hands on, for one input (Conservation) or a list of them.
+
+    `method` hands relevance down in one backward pass: lrp, attnlrp, gradient_x_input, each with options; the last is
+    always there to compare. Of generated text, one `token` is looked at, by its number.
+    """
+    check_call(subject, token=token, truncate=truncate)
+    spec = registry.resolve("method", method)
+    items, targets, single = encoded_inputs(subject, inputs, target, truncate)
+    found = [balanced(subject, item, spec, aimed, token) for item, aimed in zip(items, targets, strict=True)]
+    return found[0] if single else found

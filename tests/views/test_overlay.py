@@ -59,7 +59,7 @@ def test_a_crop_puts_the_patches_where_the_model_saw_them() -> None:
     assert np.isnan(over.values[:75]).all() and np.isnan(over.values[:, 450:]).all()
     assert (over.values[75:225, 150:300] == 1).all() and (over.values[225:375, 150:450] == 0).all()
     pale = np.round(x.raw[0, 0] + (255 - x.raw[0, 0].astype(float)) * 0.6)
-    assert (over.image[0, 0] == pale).all() and "pale" in over.canvas.name
+    assert (over.image[0, 0] == pale).all() and over.legend == ["pale: what the model did not see"]
 
 
 def test_a_model_that_crops_is_drawn_where_it_looked() -> None:

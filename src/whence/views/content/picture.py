@@ -22,6 +22,7 @@ OPAQUE = 0.85  # the opacity of the strongest score
 FADED = 0.6  # the opacity of white over what the model did not see, and of grey over scores that are not finite
 BROKEN = (128, 128, 128)  # of patches whose score is not finite
 FAR = 0.1  # of the largest score: the smallest one is so far from 0 that colours begin there
+UNSEEN = "pale: what the model did not see"
 PLAIN = Look()
 
 
@@ -36,11 +37,14 @@ class Canvas:
     @property
     def name(self) -> str:
         """What is shown, in words."""
-        if not self.original:
-            return "what the model saw"
+        return "the picture" if self.original else "what the model saw"
+
+    @property
+    def cropped(self) -> bool:
+        """Whether the model saw a part of the picture alone."""
         height, width = self.picture.shape[:2]
-        whole = self.box == (0, 0, width, height)
-        return "the picture" + ("" if whole else " (what the model did not see is pale)")
+        left, top, right, bottom = map(round, self.box)
+        return left > 0 or top > 0 or right < width or bottom < height
 
     def percent(self) -> tuple[float, float, float, float]:
         """Left, top, width and height of the box, in percent of the picture."""
@@ -182,10 +186,10 @@ class Overlay:
     @property
     def legend(self) -> list[str]:
         """What the bar of colours and the line mean, where it is not plain."""
-        low, said = number(self.scale.low), []
+        low, said = number(self.scale.low), [UNSEEN] if self.canvas.cropped else []
         if self.scale.flat:
             all_of = f"every finite score on the picture is {low}"
-            return [all_of if self.scale.high else "no finite score on the picture but 0"]
+            return [*said, all_of if self.scale.high else "no finite score on the picture but 0"]
         if not self.scale.signed and self.scale.low > 0:
             said.append(f"colours begin at the smallest score, {low}")
         if self.scale.clip < 100:

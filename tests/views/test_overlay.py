@@ -90,6 +90,12 @@ def test_large_photos_are_made_smaller_and_small_ones_larger(width: int, height:
         np.testing.assert_array_equal(ground.picture, x.raw.repeat(FINE // 5, 0).repeat(FINE // 5, 1))
 
 
+def test_many_maps_are_drawn_on_a_smaller_picture() -> None:
+    x = pictured(600, 450)
+    assert overlays(x, [np.eye(2)] * 16, signed=False)[0].image.shape == (450, 600, 3)
+    assert overlays(x, [np.eye(2)] * 17, signed=False)[0].image.shape == (192, 256, 3)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -120,8 +120,9 @@ def test_a_picture_with_a_text_has_its_photo_too() -> None:
     assert canvas(replace(x, raw={"text": "a moon", "image": x.raw})).original
 
 
-@pytest.mark.parametrize("mode", ["L", "RGBA", "I;16", "1", "P"])
-@pytest.mark.parametrize("size", [(40, 30), (1, 50), (300, 8), (1, 1)])
+@pytest.mark.parametrize(
+    ("mode", "size"), [("L", (40, 30)), ("RGBA", (1, 50)), ("I;16", (300, 8)), ("1", (1, 1)), ("P", (50, 1))]
+)
 def test_pictures_of_any_kind_and_size_are_drawn(mode: str, size: tuple[int, int], tmp_path: Path) -> None:
     given = Image.fromarray(photo(*size))
     given = Image.fromarray(photo(*size)[..., 0].astype(np.uint16) * 257) if mode == "I;16" else given.convert(mode)

@@ -263,7 +263,7 @@ def test_values_are_literals_where_the_option_takes_them() -> None:
         (1, ["--target", "7"], "7 is out of range"),
         (2, ["--method", "integrated_gradients", "--stesp", "20"], "'--stesp'; did you mean '--steps'"),
         (2, ["--trunkate"], "did you mean '--truncate'"),
-        (2, ["--batch_size", "3"], "did you mean '--batch-size'?"),
+        (2, ["--batch_size", "3"], "did you mean '--batch-size'"),
         (
             2,
             ["--rules", "ah"],

@@ -28,16 +28,16 @@ def upright_rgb(value: Any) -> Image.Image:
     raise TypeError(f"a picture must be a PIL image, an array or a path, but a {type(value).__name__} came")
 
 
-def enough_pixels(width: int, height: int) -> tuple[int, int]:
-    """The width and height in which a picture is kept: at most `LONGEST` pixels on the longer side."""
-    share = min(1.0, LONGEST / max(width, height))
+def enough_pixels(width: int, height: int, longest: int = LONGEST) -> tuple[int, int]:
+    """The width and height in which a picture is kept: at most `longest` pixels on the longer side."""
+    share = min(1.0, longest / max(width, height))
     return max(1, round(width * share)), max(1, round(height * share))
 
 
-def bounded(picture: np.ndarray) -> np.ndarray:
+def bounded(picture: np.ndarray, longest: int = LONGEST) -> np.ndarray:
     """A picture (height, width, 3) uint8, made smaller where it is larger than results need it."""
     height, width = picture.shape[:2]
-    size = enough_pixels(width, height)
+    size = enough_pixels(width, height, longest)
     if size == (width, height):
         return picture
     return np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS))

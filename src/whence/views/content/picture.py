@@ -22,6 +22,8 @@ OPAQUE = 0.85  # the opacity of the strongest score
 FADED = 0.6  # the opacity of white over what the model did not see, and of grey over scores that are not finite
 BROKEN = (128, 128, 128)  # of patches whose score is not finite
 FAR = 0.1  # of the largest score: the smallest one is so far from 0 that colours begin there
+FEW, SMALL = 16, 256  # more maps than these are drawn on a picture of so many pixels, to spare memory
+UNSEEN = "pale: what the model did not see"
 PLAIN = Look()
 
 
@@ -36,11 +38,14 @@ class Canvas:
     @property
     def name(self) -> str:
         """What is shown, in words."""
-        if not self.original:
-            return "what the model saw"
+        return "the picture" if self.original else "what the model saw"
+
+    @property
+    def cropped(self) -> bool:
+        """Whether the model saw a part of the picture alone."""
         height, width = self.picture.shape[:2]
-        whole = self.box == (0, 0, width, height)
-        return "the picture" + ("" if whole else " (what the model did not see is pale)")
+        left, top, right, bottom = map(round, self.box)
+        return left > 0 or top > 0 or right < width or bottom < height
 
     def percent(self) -> tuple[float, float, float, float]:
         """Left, top, width and height of the box, in percent of the picture."""
@@ -49,18 +54,18 @@ class Canvas:
         return 100 * left / width, 100 * top / height, 100 * (right - left) / width, 100 * (bottom - top) / height
 
 
-def canvas(x: Input) -> Canvas:
+def canvas(x: Input, longest: int = LONGEST) -> Canvas:
     """The photo as it was given, enlarged where it is small; what the model saw where its place is not known."""
-    placed = _on_original(x)
+    placed = _on_original(x, longest)
     if placed is not None:
         return placed
     rows, columns = x.grid or (1, 1)
     seen = np.full((rows * 32, columns * 32, 3), 255, dtype=np.uint8) if x.image is None else x.image
-    seen = _enlarged(bounded(seen))
+    seen = _enlarged(bounded(seen, longest), longest)
     return Canvas(seen, (0.0, 0.0, float(seen.shape[1]), float(seen.shape[0])), original=False)
 
 
-def _on_original(x: Input) -> Canvas | None:
+def _on_original(x: Input, longest: int) -> Canvas | None:
     """The photo with the box that the model saw; None where it is not kept, or too narrow to draw patches on."""
     photo = x.raw.get("image") if isinstance(x.raw, dict) else x.raw
     if not isinstance(photo, np.ndarray) or photo.dtype != np.uint8 or photo.shape[2:] != (3,):
@@ -69,7 +74,7 @@ def _on_original(x: Input) -> Canvas | None:
         return None
     if tuple(photo.shape[1::-1]) not in (tuple(x.size), enough_pixels(*x.size)):
         return None  # an encoder of the user's own was given something else than the picture that its box speaks of
-    photo = _enlarged(bounded(photo))
+    photo = _enlarged(bounded(photo, longest), longest)
     height, width = photo.shape[:2]
     left, top, right, bottom = (
         edge * new / old for edge, new, old in zip(x.box, (width, height) * 2, tuple(x.size) * 2, strict=True)
@@ -83,9 +88,9 @@ def _on_original(x: Input) -> Canvas | None:
     return Canvas(padded, (left + before[1], top + before[0], right + before[1], bottom + before[0]), original=True)
 
 
-def _enlarged(image: np.ndarray) -> np.ndarray:
+def _enlarged(image: np.ndarray, longest: int) -> np.ndarray:
     """The picture with every pixel as a square of pixels, where it is small."""
-    times = max(1, FINE // max(image.shape[:2]))
+    times = max(1, min(FINE, longest) // max(image.shape[:2]))
     return image.repeat(times, axis=0).repeat(times, axis=1)
 
 
@@ -182,10 +187,10 @@ class Overlay:
     @property
     def legend(self) -> list[str]:
         """What the bar of colours and the line mean, where it is not plain."""
-        low, said = number(self.scale.low), []
+        low, said = number(self.scale.low), [UNSEEN] if self.canvas.cropped else []
         if self.scale.flat:
             all_of = f"every finite score on the picture is {low}"
-            return [all_of if self.scale.high else "no finite score on the picture but 0"]
+            return [*said, all_of if self.scale.high else "no finite score on the picture but 0"]
         if not self.scale.signed and self.scale.low > 0:
             said.append(f"colours begin at the smallest score, {low}")
         if self.scale.clip < 100:
@@ -200,7 +205,7 @@ def overlays(
     x: Input, maps: Sequence[np.ndarray], signed: bool, look: Look | None = None, low: float | None = None
 ) -> list[Overlay]:
     """Every map of patches or pixels over the picture, all on one scale."""
-    look, ground, found = look or PLAIN, canvas(x), []
+    look, ground, found = look or PLAIN, canvas(x, LONGEST if len(maps) <= FEW else SMALL), []
     scale = scale_of(maps, signed, look.clip, low)
     height, width = ground.picture.shape[:2]
     for cells in maps:

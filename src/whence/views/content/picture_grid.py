@@ -9,6 +9,7 @@ from whence.core.looks import Look
 from whence.core.picture_grids import PictureGrid
 from whence.core.results import Comparison
 from whence.views.content.attribution import SIZES
+from whence.views.content.picture import UNSEEN, canvas
 from whence.views.text import number, printable
 
 
@@ -33,6 +34,7 @@ def said(grid: PictureGrid, look: Look | None = None) -> list[str]:
         lines.append(f"Full colour from percentile {look.clip:g} of |scores|.")
     if look is not None and look.contour is not None:
         lines.append(f"Line: the smallest area with {look.contour:.0%} of the positive scores above the scale's start.")
+    lines += [f"{UNSEEN.capitalize()}."] if any(canvas(c[0].input).cropped for c in grid) else []
     guessed = [note for c in grid for note in c[0].notes if note.startswith("no target was given")]
     for place, method in enumerate(grid.methods):
         notes = dict.fromkeys(note for c in grid for note in (*c[place].notes, *c[place].input.notes))

@@ -19,7 +19,6 @@ from whence.views.figures.layout import new_figure, tick, wrapped
 from whence.views.figures.overlay import colours_over_white, draw_overlay
 
 CELL, MAP = 0.32, 12.0  # inches: a cell, and the most that all cells of a map may take
-SPARSE = 2  # every so manieth pixel of a picture is shown among all layers
 SMALL = 1.3  # inches of a map among all layers
 MISSING = "0.75"  # the grey of what is not a number, and of the gaps between maps
 
@@ -96,13 +95,12 @@ def _all_layers(selection: AttentionSelection, over: Sequence[Overlay]) -> Any:
     """Layers from top to bottom, heads from left to right, as one picture: so many axes would take long to draw."""
     layers, heads = selection.panels[-1][0] + 1, len(selection.panels) // (selection.panels[-1][0] + 1)
     limit = scale(selection)
-    tiles = [one.image[::SPARSE, ::SPARSE] / 255 for one in over] or [selection.weights(p) for p in selection.panels]
+    tiles = [one.image for one in over] or [selection.weights(p) for p in selection.panels]
     down, across = tiles[0].shape[:2]
     gap = max(1, round(0.06 * max(down, across)))
     edges = ((0, gap), (0, gap), (0, 0))[: tiles[0].ndim]
-    padded = [
-        np.pad(tile.astype(float), edges, constant_values=1.0 if selection.over_picture else np.nan) for tile in tiles
-    ]
+    gaps = 255 if over else np.nan
+    padded = [np.pad(tile if over else tile.astype(float), edges, constant_values=gaps) for tile in tiles]
     rows = [np.concatenate(padded[start : start + heads], 1) for start in range(0, len(padded), heads)]
     whole = np.concatenate(rows, 0)[:-gap, :-gap]
     tall = SMALL * _slimness(down, across)

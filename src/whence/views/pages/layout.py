@@ -17,7 +17,7 @@ from whence.views.colours import AGAINST, FOR, css, css_of_score
 from whence.views.content.picture import Overlay
 from whence.views.text import number, printable
 
-HEAVY = 400_000  # letters of a PNG inside a page
+HEAVY = 100_000  # letters of a PNG inside a page
 
 
 @dataclass(frozen=True)

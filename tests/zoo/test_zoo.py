@@ -64,7 +64,11 @@ def test_a_digit_is_explained(tmp_path: Path) -> None:
     assert zoo.examples("digits", 5, seed=3)[0].label == zoo.examples("digits", 5, seed=3)[0].label
 
 
-REAL = {"sst2": "text-classification", "digits": "image-classification", "photos": "image-classification"}  # model -> task
+REAL = {
+    "sst2": "text-classification",
+    "digits": "image-classification",
+    "photos": "image-classification",
+}  # model -> task
 
 
 @pytest.mark.slow

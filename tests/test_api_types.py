@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import whence
-from whence.api import Column, RawInput
+from whence.measure.call_types import Column, RawInput
 
 TEXTS = ["a masterful film", "an utterly dull one"]
 

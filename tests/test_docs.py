@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 import whence
 from whence.cli import app
+from whence.core.files import PICTURES
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,3 +32,33 @@ def test_every_method_that_hands_down_relevance_tells_of_patents() -> None:
 def test_the_readme_names_every_method() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [record.name for record in whence.list_methods() if f"`{record.name}`" not in text] == []
+
+
+def commands_on_pictures() -> list[str]:
+    """The commands of README and docs that read a picture."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+    lines = [line for text in texts for line in re.findall(r"^\$ whence (.*)$", text, re.MULTILINE)]
+    words = {line: shlex.split(line, comments=True) for line in lines}
+    return [
+        line
+        for line, own in words.items()
+        if any(word.endswith(PICTURES) and before != "--save" for before, word in zip(["", *own], own, strict=False))
+    ]
+
+
+def test_there_are_commands_on_pictures() -> None:
+    assert len(commands_on_pictures()) >= 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", commands_on_pictures())
+def test_a_command_on_a_picture_runs_as_it_is_written(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["samples"]).exit_code == 0
+    words = shlex.split(command, comments=True)
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    written = [word for before, word in pairwise(words) if before == "--save"]
+    assert all(Path(name).stat().st_size > 1000 for name in written)

@@ -37,6 +37,7 @@ LOADERS = {
     "core/extensions.py": "the one loading point of methods, metrics and views",
     "views/__init__.py": "every module of the package registers its views",
     "zoo/__init__.py": "the data of each embedded model is a module of the zoo itself",
+    "debate/name_lists.py": "faker has a module per locale",
     "methods/shapley.py": "shap's rules for text live in a private module of shap",
 }
 

@@ -19,21 +19,29 @@ _PUBLIC = {
     "score": "api",
     "evaluate": "api",
     "arbitrate": "api",
+    "audit": "api",
+    "audit_names": "api",
     "concept": "api",
     "maximize": "api",
     "list_methods": "api",
     "list_metrics": "api",
+    "list_experiments": "api",
     "list_models": "api",
     "method": "core.registry",
     "metric": "core.registry",
+    "experiment": "core.registry",
     "Explained": "core.registry",
     "Arbitration": "core.scoreboards",
     "AttentionMaps": "core.attention_maps",
     "Attribution": "core.results",
+    "Audit": "core.audits",
     "Comparison": "core.results",
     "Conservation": "core.relevance_balance",
+    "Finding": "core.audits",
     "Input": "core.inputs",
     "Maximisation": "core.maximisations",
+    "PictureGrid": "core.picture_grids",
+    "NameAudit": "core.name_audits",
     "Score": "core.scoreboards",
     "Scoreboard": "core.scoreboards",
     "Sensitivity": "core.sensitivities",
@@ -44,11 +52,14 @@ if TYPE_CHECKING:
     from whence.api import (
         arbitrate,
         attention_maps,
+        audit,
+        audit_names,
         compare,
         concept,
         conservation,
         evaluate,
         explain,
+        list_experiments,
         list_methods,
         list_metrics,
         list_models,
@@ -56,9 +67,12 @@ if TYPE_CHECKING:
         score,
     )
     from whence.core.attention_maps import AttentionMaps
+    from whence.core.audits import Audit, Finding
     from whence.core.inputs import Input, Target
     from whence.core.maximisations import Maximisation
-    from whence.core.registry import Explained, method, metric
+    from whence.core.name_audits import NameAudit
+    from whence.core.picture_grids import PictureGrid
+    from whence.core.registry import Explained, experiment, method, metric
     from whence.core.relevance_balance import Conservation
     from whence.core.results import Attribution, Comparison
     from whence.core.scoreboards import Arbitration, Score, Scoreboard
@@ -70,11 +84,15 @@ __all__ = [
     "Arbitration",
     "AttentionMaps",
     "Attribution",
+    "Audit",
     "Comparison",
     "Conservation",
     "Explained",
+    "Finding",
     "Input",
     "Maximisation",
+    "NameAudit",
+    "PictureGrid",
     "Score",
     "Scoreboard",
     "Sensitivity",
@@ -82,11 +100,15 @@ __all__ = [
     "Target",
     "arbitrate",
     "attention_maps",
+    "audit",
+    "audit_names",
     "compare",
     "concept",
     "conservation",
     "evaluate",
+    "experiment",
     "explain",
+    "list_experiments",
     "list_methods",
     "list_metrics",
     "list_models",

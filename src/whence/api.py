@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeAlias, TypeVar, overload
-
-import numpy as np
-import numpy.typing as npt
-from PIL.Image import Image
-from torch import Tensor
+from typing import Annotated, Any, overload
 
 from whence import zoo
 from whence.concepts.activations import Reading
@@ -19,8 +14,10 @@ from whence.concepts.sensitivity import Settings as ConceptSettings
 from whence.concepts.sensitivity import Test, sensitivity
 from whence.core import registry
 from whence.core.attention_maps import AttentionMaps
-from whence.core.inputs import Input, Target
+from whence.core.audits import Audit
+from whence.core.inputs import Input
 from whence.core.maximisations import Maximisation
+from whence.core.name_audits import NameAudit
 from whence.core.registry import Record
 from whence.core.relevance_balance import Conservation
 from whence.core.results import Attribution, Comparison
@@ -28,7 +25,12 @@ from whence.core.scoreboards import Arbitration, Score, Scoreboard
 from whence.core.sensitivities import Sensitivity
 from whence.core.specs import Between, checked
 from whence.core.wording import shown
+from whence.debate.auditing import audited
+from whence.debate.names import Settings as NameSettings
+from whence.debate.names import audit_names as names_audited
+from whence.debate.places import Heads, Layers, Rows
 from whence.measure.arbitration import By, Labels, arbitrated
+from whence.measure.call_types import Data, Raw, RawInput, RawInputs, TargetLike, TargetLikes, Truth
 from whence.measure.evaluation import evaluated
 from whence.measure.scoring import scored
 from whence.methods.attention_maps import maps_of
@@ -36,35 +38,6 @@ from whence.methods.explaining import Settings, as_list, encoded, explained, usu
 from whence.model.subject import Subject
 from whence.model.targets import Function
 from whence.propagation.relevance_balance import balanced
-
-
-class Column(Protocol):
-    """A column of a table, such as a pandas Series or a polars Series: a list of inputs."""
-
-    def to_list(self) -> list[Any]: ...
-
-
-class Frame(Protocol):
-    """A data frame with a column per part of an input."""
-
-    @property
-    def columns(self) -> Any: ...
-    def to_dict(self, orient: Any) -> Any: ...
-
-
-# One input as it is given: a text, a picture (PIL, array, tensor, file), a dict with named parts such as
-# {"text": ..., "pair": ...}, or a tuple that is short for such a dict.
-RawInput: TypeAlias = str | Path | Image | npt.NDArray[np.number[Any]] | Tensor | Mapping[str, Any] | tuple[Any, ...]
-Raw = TypeVar("Raw", bound=RawInput)
-# Several inputs: a list, a column of a table, an array of texts.
-RawInputs: TypeAlias = list[Raw] | Column | npt.NDArray[np.str_]
-# What is explained: a label, kind(...) or token's text, an index, a Target, a function; None for the prediction.
-TargetLike: TypeAlias = str | int | Target | Function | None
-TargetLikes: TypeAlias = TargetLike | Sequence[TargetLike]  # one for all inputs, or a list with one per input
-# What is known to decide: phrases, pairs of characters, marks of scores, words or pixels, or the file of a mask.
-Truth: TypeAlias = str | Path | Sequence[Any] | npt.NDArray[Any] | Mapping[str, Any] | None
-# Examples for `evaluate` and `arbitrate`: inputs, records or Examples in a list; a data frame; a file or folder.
-Data: TypeAlias = str | Path | Sequence[Any] | Column | npt.NDArray[Any] | Frame
 
 Count = Annotated[int, Between(1, 10**9)]
 _SETTINGS: dict[str, Any] = {
@@ -443,6 +416,70 @@ def maximize(
     return maximised(subject, units, data, search)
 
 
+def audit(
+    subject: Subject,
+    data: Data,
+    experiments: Sequence[str] | None = None,
+    *,
+    layers: Layers | None = None,
+    heads: Heads | None = None,
+    rows: Rows | None = None,
+    special: bool | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    truncate: bool = False,
+    resume: str | Path | None = None,
+    progress: bool = False,
+) -> Audit:
+    """Is attention an explanation here? The experiments of the debate on a model and a data set: an Audit.
+
+    `experiments` are names, or names with options as "adversary(epsilon=0.05, layers='all')"; `list_experiments` has
+    them, and all that edit attention are run if none is named. `layers`, `heads`, `rows` and `special` say for all of
+    them what attention is read and edited, where an experiment does not say so itself: the "last" layer, "each" in
+    turn, "all" at once, or numbers; heads "together", one by one ("each") or numbers; the rows of the "deciding" tokens
+    or "all"; whether special tokens take part. Decisions are those that the model makes; labels tell which are right.
+    `resume` names a file to which every few examples are added; a run that was stopped goes on from it.
+    """
+    _check_call(subject, limit=limit, seed=seed, truncate=truncate, resume=resume, progress=progress)
+    if experiments is not None:
+        _check_specs("experiments", experiments)
+    options = {"layers": layers, "heads": heads, "rows": rows, "special": special}
+    shared = {name: value for name, value in options.items() if value is not None}
+    settings: dict[str, Any] = {"limit": limit, "seed": seed, "truncate": truncate}
+    return audited(subject, data, experiments, shared, resume=resume, progress=progress, **settings)
+
+
+def audit_names(
+    subject: Subject,
+    data: Data,
+    names: Mapping[str, Sequence[str]] | str | Path,
+    *,
+    target: TargetLike = None,
+    method: str = "lrp",
+    find: Sequence[str] | None = None,
+    limit: int = 100,
+    per_group: int = 20,
+    draws: int = 2000,
+    level: float = 0.05,
+    seed: int = 0,
+    batch_size: int | None = None,
+    truncate: bool = False,
+    progress: bool = False,
+) -> NameAudit:
+    """Does a name move the decision? Every name in every sentence that has a place for one: a NameAudit.
+
+    `names` is a table with a column `name` and one per kind of group (origin, gender, ...), a dict group -> names, or
+    "faker" for first names of that package, as "faker:en_US,tr_TR"; any words with groups will do. At most `per_group`
+    are drawn from every group. Sentences are those of `data` that hold `{name}`, or one of the names to `find` (those
+    of the list if None), which is then exchanged. The relevance of a name is what `method` gives to its tokens. Groups
+    are compared by `draws` permutations of names between them, with Holm's correction.
+    """
+    given: dict[str, Any] = {"method": method, "limit": limit, "per_group": per_group, "draws": draws, "level": level}
+    given |= {"seed": seed, "batch_size": batch_size, "truncate": truncate, "progress": progress}
+    _check_call(subject)
+    return names_audited(subject, data, names, target, find, NameSettings(**given))
+
+
 def list_methods() -> list[Record]:
     """The record of every method: name, family, options, needs, promises, paper."""
     return registry.records("method")
@@ -451,6 +488,11 @@ def list_methods() -> list[Record]:
 def list_metrics() -> list[Record]:
     """The record of every metric."""
     return registry.records("metric")
+
+
+def list_experiments() -> list[Record]:
+    """The record of every experiment of an audit."""
+    return registry.records("experiment")
 
 
 def list_models() -> list[dict[str, Any]]:
@@ -478,7 +520,10 @@ def _check_call(subject: Any, **settings: Any) -> None:
         checked(name, value, _SETTINGS[name])
 
 
+EXAMPLES = {"metrics": "auac", "experiments": "permutation"}
+
+
 def _check_specs(name: str, specs: Any) -> None:
     if isinstance(specs, str) or not isinstance(specs, Sequence) or not specs:
-        example = specs if isinstance(specs, str) and specs else "auac" if name == "metrics" else "gae"
+        example = specs if isinstance(specs, str) and specs else EXAMPLES.get(name, "gae")
         raise ValueError(f"{name} is a list of at least one, such as [{example!r}], not {shown(specs)}")

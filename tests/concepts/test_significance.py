@@ -10,7 +10,8 @@ import pytest
 import whence
 from whence import zoo
 from whence.concepts.probes import fitted
-from whence.concepts.significance import holm, mean_interval, rank_p, t_test_p, widened
+from whence.concepts.significance import mean_interval, rank_p, t_test_p, widened
+from whence.core.statistics import holm
 
 
 def test_ranks_are_shares_of_all_values() -> None:

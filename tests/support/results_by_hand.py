@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from whence.core.attention_maps import AttentionMaps
 from whence.core.inputs import Input, Target
+from whence.core.name_audits import GroupTest, NameAudit
+from whence.core.picture_grids import PictureGrid
 from whence.core.relevance_balance import Conservation, ModuleRelevance
 from whence.core.results import Attribution, Comparison, Result
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
@@ -169,6 +172,38 @@ def score_example(**changes: object) -> Score:
     return Score(**{**fields, **changes})
 
 
+def grid_example(**changes: object) -> PictureGrid:
+    """Two pictures by two methods, one of them without signs."""
+    signed = picture_example()
+    pair = Comparison(
+        (signed, replace(signed, method="attention", scores=np.abs(signed.scores), base=None, residual=None))
+    )
+    return PictureGrid(**{"comparisons": (pair, pair), "names": ("a.png", "b.png"), **changes})
+
+
+def names_example(**changes: Any) -> NameAudit:
+    """Four names of two origins and two genders in two sentences."""
+    rng = np.random.default_rng(5)
+    test = GroupTest("change", "origin", "here", 2, 2, 0.25, (-0.5, 1.0), 0.4, 0.3, 0.6)
+    told = replace(test, measure="relevance", kind="gender", group="female", effect=float("nan"), corrected=0.01)
+    given: dict[str, Any] = {
+        "names": ("Ann", "Bo", "Cem", "Dilek"),
+        "kinds": {"origin": ("here", "here", "there", "there"), "gender": ("female", "male", "male", "female")},
+        "sentences": ("{name} made a film.", "I met {name}."),
+        "originals": ("", "Ann"),
+        "target": Target(index=1, name="positive"),
+        "outputs": rng.normal(size=(2, 4)),
+        "relevance": rng.normal(size=(2, 4)),
+        "predicted": np.array([[0, 1, 1, 1], [1, 1, 1, 1]]),
+        "pieces": np.array([1.0, 1, 1, 2]),
+        "tests": (test, told),
+        "method": "lrp",
+        "model": "sst2",
+        "notes": ("2 texts of 2 hold a name or {name}",),
+    }
+    return NameAudit(**given | changes)
+
+
 def every_result() -> dict[str, Result]:
     """One result of every type, and the kinds of inputs that are drawn differently."""
     generated, picture = generated_example(), picture_example(text="a moon")
@@ -181,6 +216,7 @@ def every_result() -> dict[str, Result]:
         "comparison": comparison(),
         "comparison of generated text": Comparison((generated, replace(generated, method="attention"))),
         "comparison of pictures": Comparison((picture, replace(picture, method="attention"))),
+        "grid of pictures": grid_example(),
         "attention": maps_example(),
         "attention over a picture": maps_example(picture),
         "attention of all heads": maps_example().view(all_heads=True),
@@ -192,4 +228,5 @@ def every_result() -> dict[str, Result]:
         "scoreboard without curves": scoreboard_example(curves=None, examples=1),
         "arbitration": arbitration_example(),
         "arbitration of several": arbitration_example(4),
+        "names": names_example(),
     }

@@ -19,7 +19,7 @@ import whence
 from families import family, fresh
 from whence import cli, zoo
 from whence.core.geometry import patches
-from whence.views.content.picture import overlay
+from whence.views.content.picture import overlays
 from whence.views.terminal.attention import POOLED, pooled
 
 PLAIN = {"WHENCE_MODEL": None, "FORCE_COLOR": None, "TTY_COMPATIBLE": None, "COLUMNS": "80"}
@@ -324,10 +324,10 @@ def test_weights_lie_over_the_picture_and_frame_the_query() -> None:
     maps = maps_of("vit")
     axes = maps.plot(query="patch 1,2").axes[0]
     grid = maps.matrix()[7, 1:].reshape(4, 4)
-    assert maps.input.image is not None
-    np.testing.assert_array_equal(axes.images[0].get_array(), overlay(maps.input.image, grid, grid.max()))
-    side = maps.input.image.shape[0] / 4
-    assert axes.patches[0].get_xy() == (2 * side - 0.5, side - 0.5)
+    [over] = overlays(maps.input, [grid], signed=False, low=0.0)
+    np.testing.assert_array_equal(axes.images[0].get_array(), over.image)
+    height, width = over.image.shape[:2]
+    assert axes.patches[0].get_xy() == (2 * width / 4 - 0.5, height / 4 - 0.5)
     assert not maps.plot().axes[0].patches  # the special token has no place
     assert len(maps.plot(all_layers=True).axes) == 2
 

@@ -26,6 +26,7 @@ from results_by_hand import (
     every_result,
     generated_example,
     maps_example,
+    names_example,
     picture_example,
     score_example,
     scoreboard_example,
@@ -254,6 +255,12 @@ def test_names_in_a_legend_are_no_formulas(tmp_path: Path) -> None:
     replace(conservation_example(), method="$x_{$ \\frac{1}{ $$").write(tmp_path / "a.png")
 
 
+def test_a_very_long_name_leaves_room_for_the_maps(tmp_path: Path) -> None:
+    picture = picture_example(text="a moon")
+    long = replace(picture, input=replace(picture.input, features=("x" * 5000, *picture.features[1:])))
+    maps_example(long).write(tmp_path / "a.png")  # matplotlib warns where nothing is left
+
+
 def test_numbers_of_a_scoreboard_keep_their_digits() -> None:
     board = scoreboard_example()
     first = board.to_csv().splitlines()[1].split(",")
@@ -306,6 +313,14 @@ def evil_results() -> dict[str, Result]:
             rows=evil_calls, plain=evil_calls, method=EVIL, model=EVIL, target=Target(name=EVIL), notes=(EVIL,)
         ),
         "score": score_example(metric=EVIL, hidden=EVIL),
+        "names": names_example(
+            names=(EVIL,) * 4,
+            kinds={EVIL: (EVIL,) * 4},
+            sentences=(EVIL,) * 2,
+            tests=(replace(names_example().tests[0], kind=EVIL, group=EVIL),),
+            **{key: EVIL for key in ("method", "model")},
+            notes=(EVIL,),
+        ),
         "scoreboard": board,
         "arbitration": arbitration_example(
             metric=EVIL, candidates=(EVIL, "b", "c"), explanations=(first,), board=board, notes=(EVIL,)

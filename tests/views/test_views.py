@@ -270,7 +270,8 @@ def test_an_image_without_a_grid_is_shown_as_a_list():
 def test_a_grid_without_its_picture_is_still_shown():
     a = picture_example(image=None)
     assert "strongest" in str(a)
-    assert len(Page(a.to_html()).find("img")) == 1
+    photo, shown = (_png(given["src"]) for given in Page(a.to_html()).find("img"))
+    assert (photo == 255).all() and not (shown == 255).all()
 
 
 # --- the coloured terminal ------------------------------------------------------------------------------------------
@@ -389,20 +390,23 @@ def test_a_picture_is_shown_with_its_scores_over_it():
     a = replace(a, scores=np.array([9.0, 1.0, 0.0, 0.0, -1.0]))
     page = Page(a.to_html())
     shown = [_png(given["src"]) for given in page.find("img")]
-    np.testing.assert_array_equal(shown[0], a.input.image)
-    assert shown[1].shape == a.input.image.shape
+    np.testing.assert_array_equal(shown[0][18::37, 18::37], a.input.image)  # enlarged, each pixel to a square
+    assert shown[1].shape == shown[0].shape
     top, bottom = shown[1][0, 0].astype(int), shown[1][-1, -1].astype(int)
     assert top[2] > top[0] + 50  # blue: for
     assert bottom[0] > bottom[2] + 50  # red: against
-    assert np.ptp(shown[1][0, -1]) == 0  # grey: neither
+    np.testing.assert_array_equal(shown[1][0, -1], shown[0][0, -1])  # neither: the picture's own colour
     cells = [given["title"] for given in page.find("i") if "title" in given]
     assert cells == ["patch 0,0: 1", "patch 0,1: 0", "patch 1,0: 0", "patch 1,1: -1"]
 
 
-def test_scores_that_are_not_finite_leave_the_picture_grey():
+def test_patches_whose_scores_are_not_finite_are_grey():
     a = picture_example()
-    broken = replace(a, scores=np.full(7, np.inf))
-    assert np.ptp(_png(Page(broken.to_html()).find("img")[1]["src"]), axis=-1).max() == 0
+    broken = replace(a, scores=np.array([0.0, np.inf, np.nan, 0.0, -np.inf, 0.0, 1.0]))
+    photo, shown = (_png(given["src"]).astype(int) for given in Page(broken.to_html()).find("img"))
+    greyer = np.ptp(shown, axis=-1) < np.ptp(photo, axis=-1)
+    assert greyer[:148, :296].mean() > 0.9 and greyer[148:, :148].mean() > 0.9
+    np.testing.assert_array_equal(shown[:70, 300:], photo[:70, 300:])  # the neighbour of a broken patch scores 0
 
 
 def _png(uri: str) -> np.ndarray:
@@ -513,7 +517,7 @@ def test_pictures_are_drawn_under_their_scores():
     a = picture_example()
     figure = _drawn(a)
     assert len(figure.axes) == 1
-    assert figure.axes[0].images[0].get_array().shape == (8, 12, 3)
+    assert figure.axes[0].images[0].get_array().shape == (8 * 37, 12 * 37, 3)  # every pixel as a square
     assert f"not on the picture: [CLS] {a.scores[0]:.4g}" in figure.get_suptitle()
     both = _drawn(picture_example(text="a moon"))
     assert len(both.axes) == 2

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,9 @@ import typer
 
 import whence
 from whence.cli.program import Misuse
+from whence.core.display import DRAWN
 from whence.core.files import PICTURES
+from whence.core.looks import look_of
 from whence.core.specs import expression
 
 MAX_DIGITS = 1_000
@@ -33,6 +36,13 @@ InputText = Annotated[str, typer.Argument(metavar="INPUT", help=INPUT, show_defa
 Pair = Annotated[
     str | None, typer.Argument(metavar="PAIR", help="The second part: pair, continuation, output, context.")
 ]
+SECOND = "The second part: pair, continuation, output, context. After a picture: further pictures, inputs of their own."
+More = Annotated[list[str] | None, typer.Argument(metavar="PAIR|PICTURE...", help=SECOND, show_default=False)]
+Clip = Annotated[float | None, typer.Option("--clip", help="Over a picture: full colour from this percentile, as 99.")]
+Contour = Annotated[
+    float | None, typer.Option("--contour", help="Over a picture: a line around this share of the scores, as 0.5.")
+]
+Patches = Annotated[bool, typer.Option("--patches", help="Over a picture: every patch in one colour, not smoothed.")]
 Model = Annotated[str | None, typer.Option("--model", "-m", envvar="WHENCE_MODEL", help="A name, folder or hub id.")]
 Target = Annotated[str | None, typer.Option("--target", help=TARGET)]
 Save = Annotated[list[Path] | None, typer.Option("--save", metavar="FILE", help=SAVE)]
@@ -55,6 +65,29 @@ def inputs(text: str, pair: str | None) -> Any:
     if not lines:
         raise Misuse("stdin is empty; give it one input per line")
     return lines
+
+
+def several_inputs(first: str, more: list[str] | None) -> Any:
+    """The raw inputs that the arguments name: pictures are inputs of their own, what follows a text is its pair."""
+    texts = [first, *(more or ())]
+    if len(texts) > 1 and all(text.lower().endswith(PICTURES) for text in texts):
+        return [raw_input(text) for text in texts]
+    if len(texts) > 2:
+        raise Misuse(f"an input has two parts at most, and {len(texts)} came; give several texts as lines, with -")
+    return inputs(first, texts[1] if len(texts) == 2 else None)
+
+
+def look(clip: float | None, contour: float | None, patches: bool, files: Sequence[Path]) -> dict[str, Any]:
+    """The options of scores over a picture, checked before anything runs."""
+    given: dict[str, Any] = {"clip": clip, "contour": contour, "patches": patches or None}
+    given = {name: value for name, value in given.items() if value is not None}
+    try:
+        look_of(given)
+    except ValueError as error:
+        raise Misuse(f"--{error}") from error
+    if given and not any(path.suffix.lower() in DRAWN for path in files):
+        raise Misuse(f"--{next(iter(given))} changes pages and figures; name one with --save, as --save map.png")
+    return given
 
 
 def raw_input(text: str) -> Any:

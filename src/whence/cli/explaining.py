@@ -14,18 +14,22 @@ import typer
 import whence
 from whence.cli.arguments import (
     BatchSize,
+    Clip,
+    Contour,
     Csv,
     Device,
     Html,
     InputText,
     Model,
-    Pair,
+    More,
+    Patches,
     Save,
     Seed,
     Target,
     Truncate,
-    inputs,
     load,
+    look,
+    several_inputs,
     specs_of,
     target_of,
 )
@@ -40,12 +44,14 @@ whence explain "a masterful film" --model ./my-model --target positive --words
 whence explain "a masterful film" -m ./my-model --method attention --layer 0 --save a.json --save a.pdf
 whence explain "two dogs play" "animals are outside" -m ./my-nli-model
 whence explain '{"prompt": "Paris is", "continuation": " a city"}' -m gpt2
+whence explain photo.png -m ./my-vit --method rise --save map.pdf --clip 99 --contour 0.5
 whence explain - --model ./my-model --json < texts.txt > results.jsonl
 
 Options of the method go here too, as --layer 0; [cyan]whence methods NAME[/cyan] lists them."""
 COMPARE_EXAMPLES = """[bold]Examples[/bold]
 whence compare "a masterful film" -m ./my-model --method attention --method gradient
 whence compare "a masterful film" -m ./my-model --method "attention(layer=0),attention" --save both.png
+whence compare cat.png dog.png -m ./my-vit --method gae --method rise --save grid.pdf
 
 An option such as --at goes to every method that takes it; name(option=value) sets it for one."""
 EXPLAIN = "Say which parts of the input a prediction came from."
@@ -70,7 +76,7 @@ class MethodCommand(Command):
 def _explain_or_compare(
     ctx: typer.Context,
     input: InputText,
-    pair: Pair = None,
+    more: More = None,
     model: Model = None,
     method: Method = None,
     target: Target = None,
@@ -79,6 +85,9 @@ def _explain_or_compare(
     save: Save = None,
     html: Html = None,
     csv: Csv = None,
+    clip: Clip = None,
+    contour: Contour = None,
+    patches: Patches = False,
     seed: Seed = 0,
     truncate: Truncate = False,
     batch_size: BatchSize = None,
@@ -86,11 +95,12 @@ def _explain_or_compare(
 ) -> None:
     single = ctx.info_name == "explain"
     files = files_for("Attribution" if single else "Comparison", save, html, csv)
+    drawn = look(clip, contour, patches, files)
     specs = specs_of(*(method or ()))
     if method and not specs:
         raise Misuse("--method names no method; give a name, or leave --method out")
     run = _with_methods(ctx, specs)
-    raws = inputs(input, pair)
+    raws = several_inputs(input, more)
     subject = load(model, raws, device)
     show_progress = isinstance(raws, list) and len(raws) > 1 and sys.stderr.isatty()
     settings = {"seed": seed, "batch_size": batch_size, "truncate": truncate, "progress": show_progress}
@@ -100,7 +110,9 @@ def _explain_or_compare(
         results = [attribution.words() for attribution in results]
     elif words:
         results = [whence.Comparison(tuple(a.words() for a in comparison)) for comparison in results]
-    give(results, files, print_json if as_json else None)
+    if not single and more and len(results) > 1:
+        results = [whence.PictureGrid(tuple(results), tuple(str(getattr(raw, "name", raw)) for raw in raws))]
+    give(results, files, print_json if as_json else None, drawn)
 
 
 def split_arguments(args: Sequence[str], takes_value: dict[str, bool]) -> tuple[list[str], list[tuple[str, str]]]:

@@ -1,4 +1,4 @@
-"""The commands that list methods, metrics and models: `whence methods`, `whence metrics`, `whence models`."""
+"""The commands that list what there is: `whence methods`, `metrics`, `experiments`, `models` and `samples`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,9 +15,10 @@ import typer
 import whence
 from whence.cli.explaining import flag_of
 from whence.cli.output import print_table
-from whence.cli.program import Command, app
+from whence.cli.program import Command, Misuse, app
 from whence.core import registry
 from whence.core.tasks import NAMES as ALL_TASKS
+from whence.core.wording import shown
 
 
 @app.command(cls=Command)
@@ -57,6 +59,25 @@ def metrics(
 
 
 @app.command(cls=Command)
+def experiments(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show all about this experiment.")] = None,
+) -> None:
+    """List the experiments of an audit, or show one with its options."""
+    if name is None:
+        rows = [(r.name, f"{r.question}\n{r.summary} {r.paper}\n") for r in whence.list_experiments()]
+        print_table("experiment", "what it asks", rows=rows)
+        return
+    record = registry.find("experiment", name)
+    typer.echo(f"{record.name}: {record.question} ({record.paper})\n")
+    typer.echo(f"{inspect.getdoc(record.function)}\n")
+    for limit in record.limits:
+        typer.echo(f"Limit: {limit}")
+    print_table(
+        "option", "takes", "default", rows=[(o.name, o.takes, repr(o.default)) for o in record.options.values()]
+    )
+
+
+@app.command(cls=Command)
 def models() -> None:
     """List the models that ship with whence."""
     rows = [
@@ -70,6 +91,21 @@ def models() -> None:
     ]
     print_table("model", "accuracy", "size", "what it is", rows=rows)
     typer.echo("\nUse one with --model NAME, or --model with your own folder or a hub id.")
+
+
+@app.command(cls=Command)
+def samples(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to; it must exist.")] = Path("."),
+) -> None:
+    """Write the sample pictures that ship with whence into a folder."""
+    if not folder.is_dir():
+        raise Misuse(f"there is no folder {shown(str(folder))} to write into; make it, or name another")
+    for name, source in whence.zoo.samples().items():
+        place = folder / name
+        if place.exists() and place.read_bytes() != source.read_bytes():
+            raise ValueError(f"{str(place)!r} exists and is another picture; name another folder")
+        place.write_bytes(source.read_bytes())
+        typer.echo(place)
 
 
 def _row(record: registry.Record) -> tuple[str, str]:

@@ -8,27 +8,33 @@ import typer
 
 import whence
 from whence.cli.arguments import (
+    Clip,
+    Contour,
     Csv,
     Device,
     Html,
     InputText,
     Model,
     Pair,
+    Patches,
     Save,
     Target,
     Truncate,
     inputs,
     is_number,
     load,
+    look,
     target_of,
 )
 from whence.cli.output import files_for, give
-from whence.cli.program import Command, app
+from whence.cli.program import Command, Misuse, app
+from whence.core.wording import shown
 
 ATTENTION_EXAMPLES = """[bold]Examples[/bold]
 whence attention "a masterful film" --layer 3 --head 5 --save map.png
 whence attention "a masterful film" --all-layers --save maps.svg
 whence attention digit.png --query "[CLS]" --save map.html
+whence attention digit.png --layer 1 --head 0,2 --query "patch 3,3" --save heads.pdf
 whence attention "two houses" -m ./my-translator --streams target:target
 
 Layers, heads and queries are numbered from 0."""
@@ -38,6 +44,7 @@ whence conservation "a masterful film" -m ./my-model --method "lrp(rules='ah')"
 whence conservation "Paris is" -m gpt2 --method attnlrp --target " a"
 
 gradient_x_input is always shown beside the method."""
+HEAD = "A number, or several as 0,2. Default: the mean of all."
 QUERY = 'A token by number or name; over a picture by default "[CLS]" or its like. "all": the whole matrix.'
 STREAMS = "As target:source. Default: cross-attention of an encoder-decoder, else self-attention."
 RULES = "lrp, attnlrp or gradient_x_input, or name(option=value)."
@@ -49,26 +56,40 @@ def attention(
     pair: Pair = None,
     model: Model = None,
     layer: Annotated[int | None, typer.Option("--layer", help="Default: the last.")] = None,
-    head: Annotated[int | None, typer.Option("--head", help="Default: the mean of all.")] = None,
+    head: Annotated[str | None, typer.Option("--head", help=HEAD)] = None,
     all_heads: Annotated[bool, typer.Option("--all-heads", help="All heads of the layer.")] = False,
     all_layers: Annotated[bool, typer.Option("--all-layers", help="All heads of all layers, small.")] = False,
     query: Annotated[str | None, typer.Option("--query", help=QUERY)] = None,
     streams: Annotated[str | None, typer.Option("--streams", metavar="QUERY:KEY", help=STREAMS)] = None,
     save: Save = None,
     html: Html = None,
+    clip: Clip = None,
+    contour: Contour = None,
+    patches: Patches = False,
     truncate: Truncate = False,
     device: Device = None,
 ) -> None:
     """Show what looks at what: the attention weights of a layer and head."""
     files = files_for("AttentionMaps", save, html)
+    drawn = look(clip, contour, patches, files)
+    heads = _heads(head)
     raws = inputs(input, pair)
     row = int(query) if query and is_number(query.removeprefix("-")) else query
     found = whence.attention_maps(load(model, raws, device), raws, truncate=truncate)
     selected = [
-        maps.view(layer=layer, head=head, query=row, streams=streams, all_heads=all_heads, all_layers=all_layers)
+        maps.view(layer=layer, head=heads, query=row, streams=streams, all_heads=all_heads, all_layers=all_layers)
         for maps in (found if isinstance(found, list) else [found])
     ]
-    give(selected, files)
+    give(selected, files, look=drawn)
+
+
+def _heads(text: str | None) -> int | list[int] | None:
+    """The heads that an option names: a number, or several with commas between them."""
+    parts = [] if text is None else [part.strip() for part in text.split(",")]
+    if not all(is_number(part.removeprefix("-")) for part in parts):
+        raise Misuse(f"--head takes numbers such as 5 or 0,2, not {shown(text)}")
+    numbers = [int(part) for part in parts]
+    return None if text is None else numbers[0] if len(numbers) == 1 else numbers
 
 
 @app.command(epilog=CONSERVATION_EXAMPLES, cls=Command)

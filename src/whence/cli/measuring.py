@@ -105,7 +105,7 @@ def evaluate(
     check_folders(resume)
     if not data.exists():
         raise Misuse(f"there is no file or folder {shown(str(data))} to evaluate on")
-    subject = load(model, _kind_of(data), device)
+    subject = load(model, kind_of(data), device)
     board = whence.evaluate(
         subject,
         data,
@@ -152,7 +152,7 @@ def arbitrate(
     files = files_for("Arbitration", save, html, csv)
     given = Path(data) if os.path.exists(data) else raw_input(data)
     found = whence.arbitrate(
-        load(model, _kind_of(given) if isinstance(given, Path) else given, device),
+        load(model, kind_of(given) if isinstance(given, Path) else given, device),
         given,
         specs_of(*candidates),
         metric,
@@ -168,6 +168,6 @@ def arbitrate(
     give(found, files)
 
 
-def _kind_of(data: Path) -> Any:
+def kind_of(data: Path) -> Any:
     """An input of the kind that the data holds, by which a model can be chosen."""
     return data if data.suffix.lower() in PICTURES else read(data, 1)[0][0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from whence.cli.program import Misuse
+from whence.core.display import DRAWN
 from whence.core.wording import shown
 
 
@@ -42,12 +43,21 @@ def check_folders(*paths: Path | None) -> None:
             raise Misuse(f"{shown(str(path))} is a folder; name a file in it")
 
 
-def give(found: Any, files: Sequence[Path], show: Callable[[Any], None] | None = None) -> None:
-    """Write the files of a result, or of every result of a list, and only then show them: by default, print them."""
+def give(
+    found: Any,
+    files: Sequence[Path],
+    show: Callable[[Any], None] | None = None,
+    look: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the files of a result, or of every result of a list, and only then show them: by default, print them.
+
+    `look` are the options of pages and figures with scores over a picture.
+    """
     results = found if isinstance(found, list) else [found]
     for number, result in enumerate(results, 1):
         for path in files:
-            result.write(path.with_stem(f"{path.stem}-{number}") if len(results) > 1 else path)
+            own = look if look and path.suffix.lower() in DRAWN else {}
+            result.write(path.with_stem(f"{path.stem}-{number}") if len(results) > 1 else path, **own)
     for result in results:
         (show or print_result)(result)
 

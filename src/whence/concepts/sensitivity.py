@@ -14,6 +14,7 @@ from whence.concepts.probes import ProbeKind, fitted
 from whence.core.inputs import Input
 from whence.core.sensitivities import Sensitivity
 from whence.core.specs import Between, check_fields
+from whence.core.statistics import holm
 from whence.core.wording import counted, shown
 from whence.methods.explaining import tracked
 from whence.model.subject import Subject
@@ -228,7 +229,7 @@ def _measured(
     ]
     names = [name for name in cells[0][0] if name != "directions"]
     found: dict[str, Any] = {name: np.array([[cell[name] for cell in row] for row in cells]) for name in names}
-    found["corrected"] = significance.holm(found["p"])
+    found["corrected"] = holm(found["p"])
     found["directions"] = tuple(np.stack([row[n]["directions"] for row in cells]) for n in range(len(layers)))
     return found
 

@@ -1,4 +1,4 @@
-"""How sure a derivative along a concept is: ranks among random concepts, Holm's correction, the t-test of old."""
+"""How sure a derivative along a concept is: ranks among random concepts, the t-test of old."""
 
 from __future__ import annotations
 
@@ -37,16 +37,6 @@ def t_test_p(scores: np.ndarray, random: np.ndarray) -> float:
     if np.ptp(scores) == 0 and np.ptp(random) == 0:
         return 1.0 if scores[0] == random[0] else 0.0
     return float(ttest_ind(scores, random).pvalue)
-
-
-def holm(p: np.ndarray) -> np.ndarray:
-    """p-values so corrected that the chance of one false finding among all of them is kept, by Holm's steps."""
-    flat = p.ravel()
-    order = np.argsort(flat, kind="stable")
-    steps = np.maximum.accumulate(flat[order] * np.arange(len(flat), 0, -1))
-    corrected = np.empty_like(flat)
-    corrected[order] = np.minimum(steps, 1.0)
-    return corrected.reshape(p.shape)
 
 
 def mean_interval(values: np.ndarray, seed: int, draws: int = 1000) -> tuple[float, float]:

@@ -13,6 +13,8 @@ import numpy as np
 from whence.core import display
 from whence.core.geometry import patches
 from whence.core.inputs import Input, check_axis
+from whence.core.looks import NAMES as LOOK_OPTIONS
+from whence.core.looks import Look, look_of
 from whence.core.results import Result
 from whence.core.storage import floats, read_only
 from whence.core.wording import shown
@@ -59,7 +61,7 @@ class AttentionMaps(Result):
         self,
         *,
         layer: int | None = None,
-        head: int | None = None,
+        head: int | Sequence[int] | None = None,
         query: int | str | None = None,
         streams: str | tuple[str, str] | None = None,
         all_heads: bool = False,
@@ -68,8 +70,8 @@ class AttentionMaps(Result):
         """A selection of the maps, which prints, plots and writes itself.
 
         By default the mean over the heads of the last layer, cross-attention of an encoder-decoder; over a picture,
-        what its first special token looks at. `query` is a token's number or name, or "all"; `streams` names those of
-        queries and keys, as "target:source".
+        what its first special token looks at. `head` is a number or a list of them, `query` a token's number or name,
+        or "all"; `streams` names those of queries and keys, as "target:source".
         """
         pair = _pair(self, streams)
         panels = _panels(self.weights[pair].shape[:2], layer, head, all_heads, all_layers)
@@ -79,12 +81,14 @@ class AttentionMaps(Result):
         return AttentionSelection(self, pair, panels, _query_row(self, rows, query, over_picture), over_picture)
 
     def to_html(self, **choice: Any) -> str:
-        """A self-contained page; takes what `view` takes."""
-        return display.page(self.view(**choice))
+        """A self-contained page; takes what `view` takes and, over a picture, the options of `Look`."""
+        choice, look = _apart(choice)
+        return display.page(self.view(**choice), look)
 
     def plot(self, **choice: Any) -> Any:
-        """A matplotlib Figure; takes what `view` takes."""
-        return display.figure(self.view(**choice))
+        """A matplotlib Figure; takes what `view` takes and, over a picture, the options of `Look`."""
+        choice, look = _apart(choice)
+        return display.figure(self.view(**choice), look)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -137,8 +141,14 @@ class AttentionSelection(Result):
         return self.row(panel)[self.patch_columns].reshape(self.maps.input.grid)
 
 
+def _apart(options: dict[str, Any]) -> tuple[dict[str, Any], Look | None]:
+    """What a selection takes, and the look."""
+    look = look_of({name: value for name, value in options.items() if name in LOOK_OPTIONS})
+    return {name: value for name, value in options.items() if name not in LOOK_OPTIONS}, look
+
+
 def _panels(
-    shape: tuple[int, ...], layer: int | None, head: int | None, all_heads: bool, all_layers: bool
+    shape: tuple[int, ...], layer: int | None, head: int | Sequence[int] | None, all_heads: bool, all_layers: bool
 ) -> tuple[Panel, ...]:
     """The layers and heads that were asked for, of so many layers and heads."""
     layers, heads = shape
@@ -151,7 +161,14 @@ def _panels(
     chosen = _in_range("layer", -1 if layer is None else layer, layers)
     if all_heads:
         return tuple((chosen, other) for other in range(heads))
-    return ((chosen, None if head is None else _in_range("head", head, heads)),)
+    if head is None:
+        return ((chosen, None),)
+    if not isinstance(head, (list, tuple)):
+        return ((chosen, _in_range("head", head, heads)),)
+    named = [_in_range("head", one, heads) for one in head]
+    if not named or len(set(named)) < len(named):
+        raise ValueError(f"a list of heads names at least one, each once, not {shown(list(head))}")
+    return tuple((chosen, one) for one in named)
 
 
 def _pair(maps: AttentionMaps, streams: str | tuple[str, str] | None) -> tuple[str, str]:
@@ -170,7 +187,7 @@ def _pair(maps: AttentionMaps, streams: str | tuple[str, str] | None) -> tuple[s
     return pair
 
 
-def _in_range(what: str, wanted: int, count: int) -> int:
+def _in_range(what: str, wanted: Any, count: int) -> int:
     """The number of a layer, head or query, where negative numbers count from the end."""
     if isinstance(wanted, bool) or not isinstance(wanted, (int, np.integer)):
         raise ValueError(f"a {what} is named by its number, not by {shown(wanted)}")

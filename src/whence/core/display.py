@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import importlib
 import importlib.util
+import inspect
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,10 +25,12 @@ from typing import Any, Generic, TypeVar
 
 from whence.core import extensions
 from whence.core.files import FIGURES
+from whence.core.looks import Look
 from whence.core.wording import shown
 
 WIDTH = 100  # columns of plain text; a wider table takes what it needs
 DOTS_PER_INCH = 150  # of figures that are saved as pixels
+DRAWN = (".html", *FIGURES)
 DIGITS = 6  # significant digits of numbers in CSV
 
 T = TypeVar("T")
@@ -42,9 +45,15 @@ class Medium(Generic[T]):
         self._default = default or self._refuse
         self._functions = singledispatch(self._default)
 
-    def __call__(self, result: Any) -> T:
+    def __call__(self, result: Any, look: Look | None = None) -> T:
+        """The result in this medium; only functions with a second argument take a look of scores over a picture."""
         extensions.load("view")
-        return self._functions(result)
+        if look is None:
+            return self._functions(result)
+        function = self._functions.dispatch(type(result))
+        if len(inspect.signature(function).parameters) < 2:
+            raise ValueError(f"the {self.noun} of the type {type(result).__name__} takes no options")
+        return function(result, look)
 
     def register(self, kind: type) -> Callable[[F], F]:
         """A decorator for the function that shows results of this type in this medium."""
@@ -157,20 +166,34 @@ def check(kind: Any, path: str | PathLike[str]) -> None:
         need("pyarrow", "data", f"a {ending} file")
 
 
-def write(result: Any, path: str | PathLike[str]) -> None:
+def write(result: Any, path: str | PathLike[str], look: Look | None = None) -> None:
     """Write a result in the form that the file's ending names: JSON, a page, a figure, or a table."""
     check(result, path)
     file, ending = Path(path), Path(path).suffix.lower()
+    if look is not None and ending not in DRAWN:
+        raise ValueError(f"options of scores over a picture go with {', '.join(DRAWN)}, not with {shown(file.name)}")
     if ending == ".json":
         result.save(file)
     elif ending == ".html":
-        file.write_text(page(result), encoding="utf-8")
+        file.write_text(page(result, look), encoding="utf-8")
     elif ending == ".csv":
         file.write_text(csv_text(result), encoding="utf-8", newline="")
     elif ending == ".parquet":
         _write_parquet(table(result), file)
     else:
-        figure(result).savefig(file, format=ending[1:], dpi=DOTS_PER_INCH)
+        _write_figure(figure(result, look), file, ending)
+
+
+def _write_figure(drawn: Any, file: Path, ending: str) -> None:
+    """Write a matplotlib Figure; in files of lines and letters, pictures keep all of their pixels."""
+    if ending != ".png":
+        for image in (image for axes in drawn.axes for image in axes.images):
+            if image.get_interpolation() in (
+                "auto",
+                "antialiased",
+            ):  # the default, by its new and old name
+                image.set_interpolation("none")
+    drawn.savefig(file, format=ending[1:], dpi=DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.05)
 
 
 def _write_parquet(own: Table, file: Path) -> None:

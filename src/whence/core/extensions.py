@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import importlib
 
-PACKAGES = {"method": "whence.methods", "metric": "whence.measure.metrics", "view": "whence.views"}
+PACKAGES = {
+    "method": "whence.methods",
+    "metric": "whence.measure.metrics",
+    "experiment": "whence.debate.experiments",
+    "view": "whence.views",
+}
 
 
 def load(kind: str) -> None:
-    """Register everything of a kind: "method", "metric" or "view"."""
+    """Register everything of a kind: "method", "metric", "experiment" or "view"."""
     importlib.import_module(PACKAGES[kind])

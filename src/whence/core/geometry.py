@@ -6,6 +6,8 @@ import numpy as np
 
 from whence.core.inputs import Input
 
+Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
+
 
 def on_grid(x: Input, stream: str) -> bool:
     """Whether the features of this stream lie on the input's grid: those of the picture, else of the first stream."""
@@ -66,11 +68,26 @@ def heatmap(x: Input, scores: np.ndarray, original: bool = False, pixels: np.nda
         return upsample(cells, *x.image.shape[:2])
     if x.box is None or x.size is None:
         raise ValueError("heatmap(original=True) needs Input.box and Input.size, but they are None; use original=False")
-    left, top, right, bottom = x.box
-    across = (np.arange(x.size[0]) + 0.5 - left) / (right - left)
-    down = (np.arange(x.size[1]) + 0.5 - top) / (bottom - top)
+    values, seen = on_box(cells, x.size[1], x.size[0], x.box)
+    return np.where(seen, values, 0)
+
+
+def on_box(cells: np.ndarray, height: int, width: int, box: Box, smooth: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """Cells that fill a box of a picture, at every pixel: values (..., height, width), and which pixels lie in the box.
+
+    Values are interpolated between the centres of cells, or with smooth=False those of the cell that a pixel is in.
+    """
+    left, top, right, bottom = box
+    across = (np.arange(width) + 0.5 - left) / (right - left)
+    down = (np.arange(height) + 0.5 - top) / (bottom - top)
     seen = np.outer((down >= 0) & (down <= 1), (across >= 0) & (across <= 1))
-    return np.where(seen, _sample(_sample(cells, down, -2), across, -1), 0)
+    if smooth:
+        return _sample(_sample(cells, down, -2), across, -1), seen
+    rows, columns = (
+        np.clip(np.floor(places * count), 0, count - 1).astype(int)
+        for places, count in zip((down, across), cells.shape[-2:], strict=True)
+    )
+    return cells[..., rows[:, None], columns], seen
 
 
 def upsample(grid: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from whence.core.storage import Storable
 class Input(Storable):
     """One encoded example: what was given, its named features, and what the model is fed."""
 
-    raw: Any  # what was given: a string, an image array, or a dict with named parts
+    raw: Any  # what was given: a string, an image array (of at most 1024 pixels a side), or a dict with named parts
     features: tuple[str, ...]  # names: token pieces, "patch 0,3", regions
     streams: tuple[str, ...]  # the stream of each feature: "text", "image", "source", "target"
     special: np.ndarray  # (feature,) bool: put there by the tokenizer or the model, as [CLS]

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
+LONGEST = 1024  # pixels of the longer side of a picture that a result keeps to be shown
+
 
 def upright_rgb(value: Any) -> Image.Image:
     """A picture, given as a path, a PIL image or an array, as an upright RGB image; what is transparent shows white."""
@@ -24,6 +26,21 @@ def upright_rgb(value: Any) -> Image.Image:
     if isinstance(value, np.ndarray):
         return _rgb(_from_array(value))
     raise TypeError(f"a picture must be a PIL image, an array or a path, but a {type(value).__name__} came")
+
+
+def enough_pixels(width: int, height: int) -> tuple[int, int]:
+    """The width and height in which a picture is kept: at most `LONGEST` pixels on the longer side."""
+    share = min(1.0, LONGEST / max(width, height))
+    return max(1, round(width * share)), max(1, round(height * share))
+
+
+def bounded(picture: np.ndarray) -> np.ndarray:
+    """A picture (height, width, 3) uint8, made smaller where it is larger than results need it."""
+    height, width = picture.shape[:2]
+    size = enough_pixels(width, height)
+    if size == (width, height):
+        return picture
+    return np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS))
 
 
 def _from_array(array: np.ndarray) -> Image.Image:

@@ -1,4 +1,4 @@
-"""One record per method and per metric; specs such as `lrp(rules='ah')`; look-up with suggestions."""
+"""One record per method, metric and experiment; specs such as `lrp(rules='ah')`; look-up with suggestions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESERVED = ("target", "seed", "batch_size", "truncate", "progress")  # options o
 
 @dataclass(frozen=True)
 class Option:
-    """One keyword-only argument of a method or metric."""
+    """One keyword-only argument of a method, metric or experiment."""
 
     name: str
     annotation: Any
@@ -31,10 +31,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Record:
-    """All that is known of a method or metric: the only place where it is written down."""
+    """All that is known of a method, metric or experiment: the only place where it is written down."""
 
     name: str
-    kind: str  # "method" or "metric"
+    kind: str  # "method", "metric" or "experiment"
     function: Callable[..., Any]
     family: str
     summary: str
@@ -47,6 +47,9 @@ class Record:
     better: str = ""  # metrics: "higher" or "lower"
     axes: tuple[str, ...] = ()  # metrics with a curve: what grows, and what is watched; options in braces are filled in
     circular: tuple[str, ...] = ()  # metrics: specs of methods whose scores are what the metric compares with
+    question: str = ""  # experiments: what is asked
+    conclude: Callable[..., Any] | None = None  # experiments: from the numbers of all examples to the answer
+    limits: tuple[str, ...] = ()  # experiments: what the answer does not say
 
     def spec(self, options: Mapping[str, Any] | None = None) -> str:
         """The name with the options that differ from their defaults."""
@@ -88,7 +91,7 @@ class Record:
         return {name: option.default for name, option in self.options.items()} | dict(options)
 
 
-_records: dict[str, dict[str, Record]] = {"method": {}, "metric": {}}
+_records: dict[str, dict[str, Record]] = {"method": {}, "metric": {}, "experiment": {}}
 
 
 def method(
@@ -127,6 +130,23 @@ def metric(
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         _add("metric", function, family=family, paper=paper, better=better, axes=axes or (), circular=circular)
+        return function
+
+    return register
+
+
+def experiment(
+    *, question: str, conclude: Callable[..., Any], limits: tuple[str, ...] = (), paper: str = "", family: str = "edits"
+) -> Callable[..., Any]:
+    """Register an experiment of an audit: `function(scene, *, options)` -> {place: {name: number}} of one example.
+
+    `conclude(evidence, options)` is given the numbers of all examples at one place and returns a Conclusion: a grade
+    and the answer in one sentence. The option names `layers`, `heads`, `rows` and `special` are those of `audit`.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        facts: dict[str, Any] = {"question": question, "conclude": conclude, "limits": limits}
+        _add("experiment", function, family=family, paper=paper, **facts)
         return function
 
     return register

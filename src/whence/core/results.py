@@ -17,6 +17,7 @@ import numpy as np
 
 from whence.core import display, geometry, shap_export
 from whence.core.inputs import Input, Target, check_axis, merged_words, word_starts
+from whence.core.looks import look_of
 from whence.core.storage import VERSION, Storable, floats, read_only
 from whence.core.wording import in_one_line
 
@@ -51,9 +52,12 @@ class Result(Storable):
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{expected} is damaged ({in_one_line(error)}); save it again") from None
 
-    def write(self, path: str | PathLike[str]) -> None:
-        """Write the result in the form that the file's ending names; `display.endings` lists those that apply."""
-        display.write(self, path)
+    def write(self, path: str | PathLike[str], **look: Any) -> None:
+        """Write the result in the form that the file's ending names; `display.endings` lists those that apply.
+
+        A page or figure with scores over a picture takes the options of `Look`: clip, contour, patches.
+        """
+        display.write(self, path, look_of(look))
 
     def __str__(self) -> str:
         return display.text(self)
@@ -61,16 +65,16 @@ class Result(Storable):
     def __rich__(self) -> Any:
         return display.terminal(self)
 
-    def to_html(self) -> str:
-        """A self-contained page."""
-        return display.page(self)
+    def to_html(self, **look: Any) -> str:
+        """A self-contained page; with scores over a picture it takes the options of `Look`."""
+        return display.page(self, look_of(look))
 
     def _repr_html_(self) -> str:
         return display.page(self)
 
-    def plot(self) -> Any:
-        """A matplotlib Figure."""
-        return display.figure(self)
+    def plot(self, **look: Any) -> Any:
+        """A matplotlib Figure; with scores over a picture it takes the options of `Look`."""
+        return display.figure(self, look_of(look))
 
     def to_frame(self) -> Any:
         """A pandas DataFrame with the rows that a CSV file would have."""

@@ -38,6 +38,16 @@ def sign_flips(differences: np.ndarray, seed: int = 0, draws: int = 2000) -> flo
     return float((1 + extreme.sum()) / (1 + draws))
 
 
+def holm(p: np.ndarray) -> np.ndarray:
+    """p-values so corrected that the chance of one false finding among all of them is kept, by Holm's steps."""
+    flat = p.ravel()
+    order = np.argsort(flat, kind="stable")
+    steps = np.maximum.accumulate(flat[order] * np.arange(len(flat), 0, -1))
+    corrected = np.empty_like(flat)
+    corrected[order] = np.minimum(steps, 1.0)
+    return corrected.reshape(p.shape)
+
+
 def means_of(values: np.ndarray) -> np.ndarray:
     """The mean of each row over the entries that are not NaN; NaN where a row has no others."""
     known = ~np.isnan(values)

@@ -83,7 +83,7 @@ def _rows_of_path(path: Path) -> Iterator[tuple[Any, Any, Any]]:
         return
     if not path.is_file():
         raise FileNotFoundError(f"there is no file or folder {str(path)!r} to evaluate on")
-    for number, row in enumerate(_records(path), 1):
+    for number, row in enumerate(records(path), 1):
         yield _example(row, f"{path.name}, row {number}", path.parent)
 
 
@@ -137,7 +137,7 @@ def written(truth: Any, folder: Path | None = None) -> Any:
     return (folder or Path()) / text if text.lower().endswith(PICTURES) else text
 
 
-def _records(file: Path) -> Iterator[Mapping[str, Any]]:
+def records(file: Path) -> Iterator[Mapping[str, Any]]:
     """The rows of a table in a file, by column."""
     kind = file.suffix.lower()
     if kind not in TABLES:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -39,9 +39,12 @@ def run_plan(
     `resume` names a file to which the numbers of every chunk are added; a run that was stopped goes on from it.
     `resumable` is False where the caller offers no such file. `items` and `engine` are as in `run_chunk`.
     """
-    file = ResumeFile(resume, plan) if resume is not None else None
+    file = ResumeFile(resume, plan.heading(), _as_line, _from_line) if resume is not None else None
     done = file.results if file is not None else []
-    with _resume_hint(plan, done, resume, resumable), _progress_bar(doing, len(plan.examples), progress) as advance:
+    with (
+        resume_hint(len(plan.examples), done, resume, resumable),
+        progress_bar(doing, len(plan.examples), progress) as advance,
+    ):
         advance(sum(result.examples for result in done))
         for chunk in plan.chunks()[len(done) :]:
             done.append(run_chunk(plan, chunk, subject, items, engine))
@@ -75,7 +78,7 @@ def seconds_per_example(plan: Plan, subject: Subject, items: Mapping[int, Input]
 
 
 @contextmanager
-def _progress_bar(doing: str, examples: int, progress: bool) -> Iterator[Callable[[int], Any]]:
+def progress_bar(doing: str, examples: int, progress: bool) -> Iterator[Callable[[int], Any]]:
     """A progress bar that counts examples, where one is wanted; yields a function that advances it."""
     if not progress:
         yield lambda count: None
@@ -90,14 +93,16 @@ def _progress_bar(doing: str, examples: int, progress: bool) -> Iterator[Callabl
 
 
 @contextmanager
-def _resume_hint(plan: Plan, done: list[Measurements], resume: str | Path | None, resumable: bool) -> Iterator[None]:
+def resume_hint(
+    examples: int, done: Sequence[HasExamples], resume: str | Path | None, resumable: bool = True
+) -> Iterator[None]:
     """A scope in which Ctrl-C prints which results are kept, and how to go on."""
     try:
         yield
     except BaseException as error:
         if not _interrupted(error):
             raise
-        count = f"{sum(result.examples for result in done)} of {len(plan.examples)} examples"
+        count = f"{sum(result.examples for result in done)} of {examples} examples"
         if not resumable:
             message = f"stopped after {count}; nothing of it is kept"
         elif resume is None:
@@ -115,28 +120,46 @@ def _interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-class ResumeFile:
+class HasExamples(Protocol):
+    """The results of a chunk."""
+
+    @property
+    def examples(self) -> int: ...
+
+
+R = TypeVar("R", bound=HasExamples)
+
+
+class ResumeFile(Generic[R]):
     """A file with a heading that describes the plan, a line per finished chunk, and a last line with seconds.
 
-    A file of another plan is refused. A line that was being written when the run was stopped is dropped.
+    A file of another plan is refused. A line that was being written when the run was stopped is dropped. `to_line` and
+    `from_line` write the results of a chunk and read them from parsed JSON.
     """
 
-    def __init__(self, file: str | Path, plan: Plan) -> None:
-        self.path = Path(file)
-        self.results: list[Measurements] = []
+    def __init__(
+        self,
+        file: str | Path,
+        heading: dict[str, Any],
+        to_line: Callable[[R], str],
+        from_line: Callable[[dict[str, Any]], R],
+        what: str = "an evaluation",
+    ) -> None:
+        self._what = what
+        self.path, self._to_line, self._from_line = Path(file), to_line, from_line
+        self.results: list[R] = []
         self.seconds: np.ndarray | None = None
-        heading = plan.heading()
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
         if any(line.strip() for line in lines):
             self._check(lines[0], heading)
             self._read(lines[1:])
-        self._write([json.dumps(heading), *map(_as_line, self.results)])
+        self._write([json.dumps(heading), *map(self._to_line, self.results)])
         if self.seconds is not None:
             self.add_seconds(self.seconds)
 
-    def add(self, result: Measurements) -> None:
+    def add(self, result: R) -> None:
         """Keep the results of a chunk."""
-        self._append(_as_line(result))
+        self._append(self._to_line(result))
 
     def add_seconds(self, seconds: np.ndarray) -> None:
         """Keep the time of each method."""
@@ -147,13 +170,13 @@ class ResumeFile:
             known = json.loads(first)
         except ValueError:
             known = None
-        if not isinstance(known, dict) or not known.keys() >= {"model", "methods", "metrics"}:
+        if not isinstance(known, dict) or known.keys() != heading.keys():
             raise ValueError(
-                f"{self.path.name} is no file of an evaluation; name one that was begun by one, or a new one"
+                f"{self.path.name} is no file of {self._what}; name one that was begun by one, or a new one"
             )
         if known != heading:
             raise ValueError(
-                f"{self.path.name} holds an evaluation of another kind, of other data or of another model; give its "
+                f"{self.path.name} holds {self._what} of another kind, of other data or of another model; give its "
                 "settings and data again, or name a new file"
             )
 
@@ -164,7 +187,7 @@ class ResumeFile:
                 if "seconds" in parsed:
                     self.seconds = np.array(parsed["seconds"], float)
                 else:
-                    self.results.append(_from_line(parsed))
+                    self.results.append(self._from_line(parsed))
             except (ValueError, LookupError, TypeError):  # the line that was being written when the run was stopped
                 return
 

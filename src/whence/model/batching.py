@@ -201,7 +201,8 @@ def shown(item: Input) -> str:
     if isinstance(raw, dict):
         raw = next((value for value in raw.values() if isinstance(value, str)), next(iter(raw.values()), None))
     if isinstance(raw, np.ndarray):
-        return f"a picture of {raw.shape[1]} x {raw.shape[0]} pixels" if raw.ndim in (2, 3) else "an array"
+        width, height = item.size or raw.shape[1::-1] if raw.ndim in (2, 3) else (0, 0)
+        return f"a picture of {width} x {height} pixels" if width else "an array"
     return repr(str(raw)[:60])
 
 

@@ -408,10 +408,11 @@ class Subject:
         edit: Edit | None = None,
         rules: Rules | None = None,
         path: str | None = None,
+        graph: bool = False,
     ) -> tuple[Tensor, dict[At, StateSeen]]:
-        """The decision logits and the states at some places, without gradients; options as in `logits`."""
+        """The decision logits and the states at some places, without gradients unless `graph`; else as `logits`."""
         path = "eager" if edit is not None else path if rules is None else rules.attention_path
-        with lent(self.model), torch.no_grad(), contextlib.ExitStack() as scopes:
+        with lent(self.model), torch.set_grad_enabled(graph), contextlib.ExitStack() as scopes:
             changes = self._with_words(batch, words or {})
             watch = {site for at in places for site in self.sites(batch, at).values()}
             scopes.enter_context(attention_path(self.model, path))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from whence.views.text import strength
 
 Colour = tuple[int, int, int]
@@ -13,7 +15,12 @@ FOR, AGAINST = (38, 110, 214), (208, 48, 48)  # blue and red: told apart with ev
 GREY = (90, 90, 90)  # a weak score on a terminal: readable on dark and light, and never louder than a strong one
 OPACITY = 0.65  # of the strongest score on a page: its colour shows, and dark or light text stays readable on it
 WEIGHTS = ((255, 255, 255), FOR, (10, 30, 90))  # of an attention map, from 0 to the largest weight
-WEIGHTS_OVER_PICTURE = ((150, 150, 150), FOR)
+# Of scores without a sign over a picture, from weak to strong: lightness rises evenly from purple to yellow, so that
+# their order shows with every colour blindness and in print without colours.
+HEAT = (
+    *((70, 33, 172), (117, 40, 174), (162, 47, 165), (204, 56, 141), (239, 75, 103)),
+    *((255, 113, 62), (253, 155, 54), (255, 189, 37), (247, 225, 25)),
+)
 
 # Methods of a scoreboard, on white and on dark.
 METHODS = ("#3a7fd5", "#d9730d", "#2f9461", "#c4559b", "#8b6fd8", "#b08900", "#1a97a6", "#d64545")
@@ -23,6 +30,12 @@ OTHER_METHODS = "#8a8a8a"
 def of_sign(value: float) -> Colour:
     """Red for a score against the target, blue for others."""
     return AGAINST if value < 0 else FOR
+
+
+def heat(shares: np.ndarray) -> np.ndarray:
+    """The colours (..., 3) of scores without a sign over a picture, by their shares of the scale, 0 to 1."""
+    stops = np.linspace(0, 1, len(HEAT))
+    return np.stack([np.interp(shares, stops, channel) for channel in np.array(HEAT).T], axis=-1)
 
 
 def terminal_style(value: float, scale: float, special: bool = False) -> str:

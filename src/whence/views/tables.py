@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from whence.core import display
+from whence.core.audits import Audit
 from whence.core.display import Table
 from whence.core.maximisations import Maximisation
+from whence.core.name_audits import NameAudit
+from whence.core.picture_grids import PictureGrid
 from whence.core.relevance_balance import Conservation
 from whence.core.results import Attribution, Comparison
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
@@ -32,6 +35,14 @@ def comparison(c: Comparison) -> Table:
     """The rows of every method's attribution below each other."""
     columns = ("method", *attribution(c[0]).columns)
     return Table(columns, [(a.method, *row) for a in c for row in _features(a)])
+
+
+@display.table.register(PictureGrid)
+def picture_grid(grid: PictureGrid) -> Table:
+    """The rows of every picture's comparison below each other."""
+    named = zip(grid.names, grid, strict=True)
+    columns = ("picture", *comparison(grid[0]).columns)
+    return Table(columns, [(name, *row) for name, c in named for row in comparison(c).rows])
 
 
 def _features(a: Attribution) -> Iterator[tuple[Any, ...]]:
@@ -117,3 +128,31 @@ def scoreboard(board: Scoreboard) -> Table:
 def arbitration(found: Arbitration) -> Table:
     """The table of the board: the choice, and single candidates, by every metric."""
     return scoreboard(found.board)
+
+
+@display.table.register(NameAudit)
+def name_audit(found: NameAudit) -> Table:
+    """A row per sentence and name."""
+    columns = ("sentence", "original", "name", *found.kinds, "pieces", "output", "change", "relevance", "predicted")
+    groups = list(zip(*found.kinds.values(), strict=True))
+    rows: list[tuple[Any, ...]] = []
+    for i, sentence in enumerate(found.sentences):
+        for j, name in enumerate(found.names):
+            numbers = [float(array[i, j]) for array in (found.outputs, found.changes, found.relevance)]
+            start = (sentence, found.originals[i], name, *groups[j], float(found.pieces[j]))
+            rows.append((*start, *numbers, int(found.predicted[i, j])))
+    return Table(columns, rows)
+
+
+@display.table.register(Audit)
+def audit(a: Audit) -> Table:
+    """A row per number of an experiment and example."""
+    columns = ("experiment", "grade", "number", "attention", "example", "predicted", "label", "length", "value")
+    facts = list(zip(range(len(a.examples)), a.predicted, a.labels, a.lengths.tolist(), strict=True))
+    rows = [
+        (finding.experiment, finding.grade, quantity.name, quantity.where, *own, value)
+        for finding in a.findings
+        for quantity in finding.quantities
+        for own, value in zip(facts, quantity.values.tolist(), strict=True)
+    ]
+    return Table(columns, rows)

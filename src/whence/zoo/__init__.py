@@ -16,7 +16,7 @@ from whence.core.inputs import Input
 from whence.core.wording import suggest
 from whence.zoo.example import Example
 
-__all__ = ["CONCEPTS", "Example", "card", "concepts", "encoder", "examples", "folder", "names"]
+__all__ = ["CONCEPTS", "Example", "card", "concepts", "encoder", "examples", "folder", "names", "samples"]
 
 _HERE = Path(__file__).parent
 # What `concepts` draws: textures, colours, shapes, and pictures that share nothing.
@@ -72,6 +72,11 @@ def concepts(name: str, n: int = 50, seed: int = 0) -> list[np.ndarray]:
     from whence.zoo import textures_data
 
     return textures_data.concepts(name, n, seed)
+
+
+def samples() -> dict[str, Path]:
+    """The sample pictures that ship with the package, by the names of their files: `training/samples.py` draws them."""
+    return {path.name: path for path in sorted((_HERE / "data" / "samples").glob("*.png"))}
 
 
 def encoder(name: str, encode_text: Callable[[str], Input]) -> Callable[[Any], dict[str, Any]] | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from whence.core.inputs import Input
-from whence.core.pictures import upright_rgb
+from whence.core.pictures import bounded, upright_rgb
 from whence.core.tasks import TASKS
 from whence.model.encoding.building import joined
 from whence.model.encoding.outputs import with_output
@@ -55,6 +55,6 @@ def encode(
         )
     if picture is not None:
         inputs.append(encode_picture(processor, picture, image_layout, task))
-        parts["image"] = np.asarray(picture)
+        parts["image"] = bounded(np.asarray(picture))
     given_by_name = isinstance(raw, dict | tuple)
     return replace(joined(*inputs), raw=parts if given_by_name else next(iter(parts.values())))

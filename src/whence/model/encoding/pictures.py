@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from whence.core.geometry import Box
 from whence.core.inputs import Input
 from whence.core.wording import first_sentence
 from whence.model.encoding.building import as_input
 from whence.model.encoding.features import Feature
 from whence.model.encoding.tokens import part_of_processor
-
-Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from whence.core.attention_maps import AttentionSelection, Panel
+from whence.core.looks import Look
 from whence.views.content.attribution import Facts
+from whence.views.content.picture import Overlay, check_look, overlays
 from whence.views.text import largest, number, printable, weight
 
 NAMED_ELSEWHERE = 6  # keys beside the picture that are named
@@ -43,6 +47,14 @@ def scale(selection: AttentionSelection) -> float:
     return max(largest(selection.weights(panel)) for panel in selection.panels)
 
 
+def over_picture(selection: AttentionSelection, look: Look | None = None) -> list[Overlay]:
+    """The weights of the patches over the picture, all on one scale from 0; none where a matrix is shown."""
+    if not selection.over_picture:
+        check_look(replace(selection.maps.input, grid=None), look)
+        return []
+    return overlays(selection.maps.input, list(map(selection.weights, selection.panels)), False, look, low=0.0)
+
+
 def title(selection: AttentionSelection) -> list[str]:
     """The lines above a figure."""
     known = dict(facts(selection))
@@ -77,7 +89,10 @@ def _layer_and_head(selection: AttentionSelection) -> tuple[str, str]:
     layers, heads = selection.maps.weights[selection.streams].shape[:2]
     (layer, head), last = selection.panels[0], selection.panels[-1]
     layer_text = f"all {layers} layers" if last[0] != layer else f"{layer} of 0-{layers - 1}"
-    if last[1] != head:
+    chosen = {panel[1] for panel in selection.panels}
+    if 1 < len(chosen) < heads:
+        return layer_text, f"{', '.join(str(panel[1]) for panel in selection.panels)} of 0-{heads - 1}"
+    if len(chosen) > 1:
         return layer_text, f"all {heads} heads"
     return layer_text, f"mean of {heads} heads" if head is None else f"{head} of 0-{heads - 1}"
 

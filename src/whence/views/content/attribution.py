@@ -11,8 +11,9 @@ import numpy as np
 
 from whence.core.geometry import grid_scores
 from whence.core.inputs import Input, Target
+from whence.core.looks import Look
 from whence.core.results import Attribution
-from whence.views.content.picture import on_picture
+from whence.views.content.picture import Overlay, check_look, on_picture, overlays
 from whence.views.text import largest, number, printable
 
 ALL_ZERO = "all scores are 0"
@@ -22,9 +23,11 @@ Facts = list[tuple[str, str]]
 
 def shown(a: Attribution) -> Attribution:
     """The attribution with the scores that views show: their sizes, where their signs are not shown."""
-    if a.signed or not (a.scores < 0).any():
+    pixels = a.details.get("pixels")
+    if a.signed or not ((a.scores < 0).any() or (pixels is not None and (np.asarray(pixels) < 0).any())):
         return a
-    return replace(a, scores=np.abs(a.scores), notes=(*a.notes, SIZES))
+    details = a.details if pixels is None else {**a.details, "pixels": np.abs(pixels)}
+    return replace(a, scores=np.abs(a.scores), details=details, notes=(*a.notes, SIZES))
 
 
 def facts(a: Attribution) -> Facts:
@@ -126,3 +129,12 @@ def pictures(a: Attribution) -> list[tuple[str, np.ndarray]]:
         return []
     grids = grid_scores(a.input, a.scores)
     return [("", grids)] if grids.ndim == 2 else list(zip(row_names(a), grids, strict=True))
+
+
+def over_picture(a: Attribution, look: Look | None = None) -> list[Overlay]:
+    """Every row of scores over the picture: the method's own map of pixels where it made one, else patches."""
+    check_look(a.input, look)
+    grids = [grid for _, grid in pictures(a)]
+    pixels = np.asarray(a.details.get("pixels", ()), dtype=float)
+    own = len(grids) == 1 and pixels.ndim == 2 and pixels.size and not (look and look.patches)
+    return overlays(a.input, [pixels] if own else grids, a.signed, look) if grids else []

@@ -24,7 +24,7 @@ def facts(c: Comparison) -> Facts:
         found.append(("f(x)", number(c[0].output)))
     found.append(("scale", scale_note(c)))
     if unsigned(c):
-        found.append(("no sign", f"{unsigned(c)}: blue tells how much, neither for nor against"))
+        found.append(("no sign", f"{unsigned(c)}: colour tells how much, neither for nor against"))
     shared = [note for note in c[0].notes if all(note in a.notes for a in c)]
     found += [("note", note) for note in shared]
     for a in c:

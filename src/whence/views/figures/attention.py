@@ -3,43 +3,47 @@
 from __future__ import annotations
 
 import math
-import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from whence.core import display
-from whence.core.attention_maps import AttentionMaps, AttentionSelection, Panel
+from whence.core.attention_maps import AttentionMaps, AttentionSelection
 from whence.core.geometry import patches
-from whence.views.colours import WEIGHTS, WEIGHTS_OVER_PICTURE, colour_map
-from whence.views.content.attention import column_names, named_matrix, row_names, scale, title
-from whence.views.content.picture import overlay, picture
-from whence.views.figures.layout import new_figure, tick
+from whence.core.looks import Look
+from whence.views.colours import WEIGHTS, colour_map
+from whence.views.content.attention import column_names, named_matrix, over_picture, row_names, scale, title
+from whence.views.content.picture import Overlay
+from whence.views.figures.layout import new_figure, tick, wrapped
+from whence.views.figures.overlay import colours_over_white, draw_overlay
 
 CELL, MAP = 0.32, 12.0  # inches: a cell, and the most that all cells of a map may take
+SPARSE = 2  # every so manieth pixel of a picture is shown among all layers
 SMALL = 1.3  # inches of a map among all layers
 MISSING = "0.75"  # the grey of what is not a number, and of the gaps between maps
 
 
 @display.figure.register(AttentionSelection)
-def figure(selection: AttentionSelection) -> Any:
+def figure(selection: AttentionSelection, look: Look | None = None) -> Any:
     """The selected maps under their facts."""
+    over = over_picture(selection, look)
     if not selection.over_picture and (selection.query is not None or len(selection.panels) == 1):
         drawn = _one_map(selection)
     elif len({layer for layer, _ in selection.panels}) > 1:
-        drawn = _all_layers(selection)
+        drawn = _all_layers(selection, over)
     else:
-        drawn = _heads(selection)
+        drawn = _heads(selection, over)
     fitting = int(12 * drawn.get_figwidth())  # letters in a line
-    lines = (textwrap.fill(line, fitting) for line in title(selection))
+    lines = (wrapped(line, fitting) for line in title(selection))
     drawn.suptitle("\n".join(lines), fontsize="medium", parse_math=False)
     return drawn
 
 
 @display.figure.register(AttentionMaps)
-def figure_of_all(maps: AttentionMaps) -> Any:
+def figure_of_all(maps: AttentionMaps, look: Look | None = None) -> Any:
     """The maps that are selected when nothing is asked for."""
-    return figure(maps.view())
+    return figure(maps.view(), look)
 
 
 def _one_map(selection: AttentionSelection) -> Any:
@@ -52,11 +56,11 @@ def _one_map(selection: AttentionSelection) -> Any:
     _heat(axes, matrix, scale(selection), aspect="equal")
     _label(axes, rows, columns, cell)
     axes.set(xlabel="key", ylabel="query" if selection.query is None else "")
-    _colour_bar(drawn, axes, selection, scale(selection), 0.9)
+    _colour_bar(drawn, axes, (), scale(selection), 0.9)
     return drawn
 
 
-def _heads(selection: AttentionSelection) -> Any:
+def _heads(selection: AttentionSelection, over: Sequence[Overlay]) -> Any:
     """The heads of a layer side by side, or one map over the picture."""
     count = len(selection.panels)
     across = math.ceil(math.sqrt(count))
@@ -64,7 +68,7 @@ def _heads(selection: AttentionSelection) -> Any:
     rows, columns = selection.weights(selection.panels[0]).shape
     named = not selection.over_picture and max(rows, columns) <= 24
     side = 4.5 if count == 1 else max(2.2, 0.16 * columns) if named else 2.2
-    tall = side * _slimness(rows, columns)
+    tall = side * (_slimness(*over[0].image.shape[:2]) if over else _slimness(rows, columns))
     margin = 1.0 if named else 0.3
     size = (max(5.0, 1.2 + margin + side * across), 1.0 + margin + (tall + 0.25) * down)
     drawn = new_figure(*size)
@@ -75,9 +79,8 @@ def _heads(selection: AttentionSelection) -> Any:
     for place, (panel, axes) in enumerate(zip(selection.panels, grid.ravel(), strict=False)):
         first, last = place % across == 0, place + across >= count
         if selection.over_picture:
-            axes.imshow(_overlaid(selection, panel, limit))
-            axes.set(xticks=[], yticks=[])
-            _frame_query(axes, selection)
+            draw_overlay(axes, over[place], bar=False)
+            _frame_query(axes, selection, over[place])
         else:
             _heat(axes, selection.matrix(panel), limit, aspect="auto")
             axes.tick_params(labelleft=first, labelbottom=last, labelsize="small")
@@ -85,16 +88,15 @@ def _heads(selection: AttentionSelection) -> Any:
             _label(axes, row_names(selection) if first else [], column_names(selection) if last else [], side / columns)
         if count > 1:
             axes.set_title(f"head {panel[1]}", fontsize="small")
-    _colour_bar(drawn, grid, selection, limit, 0.9 if down < 3 else 0.5)
+    _colour_bar(drawn, grid, over, limit, 0.9 if down < 3 else 0.5)
     return drawn
 
 
-def _all_layers(selection: AttentionSelection) -> Any:
+def _all_layers(selection: AttentionSelection, over: Sequence[Overlay]) -> Any:
     """Layers from top to bottom, heads from left to right, as one picture: so many axes would take long to draw."""
     layers, heads = selection.panels[-1][0] + 1, len(selection.panels) // (selection.panels[-1][0] + 1)
     limit = scale(selection)
-    draw = (lambda panel: _overlaid(selection, panel, limit) / 255) if selection.over_picture else selection.weights
-    tiles = [draw(panel) for panel in selection.panels]
+    tiles = [one.image[::SPARSE, ::SPARSE] / 255 for one in over] or [selection.weights(p) for p in selection.panels]
     down, across = tiles[0].shape[:2]
     gap = max(1, round(0.06 * max(down, across)))
     edges = ((0, gap), (0, gap), (0, 0))[: tiles[0].ndim]
@@ -115,7 +117,7 @@ def _all_layers(selection: AttentionSelection) -> Any:
     axes.set_yticks([n * (down + gap) + (down - 1) / 2 for n in range(layers)], [f"layer {n}" for n in range(layers)])
     axes.tick_params(top=False, bottom=False, left=False, labeltop=True, labelbottom=False, labelsize="small")
     axes.spines[:].set_visible(False)
-    _colour_bar(drawn, axes, selection, limit, 0.9 if layers < 3 else 0.5)
+    _colour_bar(drawn, axes, over, limit, 0.9 if layers < 3 else 0.5)
     return drawn
 
 
@@ -131,30 +133,31 @@ def _heat(axes: Any, matrix: np.ndarray, limit: float, aspect: str) -> None:
     )
 
 
-def _overlaid(selection: AttentionSelection, panel: Panel, limit: float) -> np.ndarray:
-    return overlay(picture(selection.maps.input), selection.weights(panel), limit)
-
-
-def _frame_query(axes: Any, selection: AttentionSelection) -> None:
+def _frame_query(axes: Any, selection: AttentionSelection, overlay: Overlay) -> None:
     """A frame around the query where it is a patch."""
     from matplotlib.patches import Rectangle
 
     rows, on_grid = selection.maps.members(selection.streams[0]), patches(selection.maps.input).tolist()
     if selection.query is None or rows[selection.query] not in on_grid:
         return
-    grid, seen = selection.maps.input.grid or (1, 1), picture(selection.maps.input)
+    grid, (left, top, right, bottom) = selection.maps.input.grid or (1, 1), overlay.canvas.box
     down, across = divmod(on_grid.index(rows[selection.query]), grid[1])
-    height, width = seen.shape[0] / grid[0], seen.shape[1] / grid[1]
-    corner = (across * width - 0.5, down * height - 0.5)
-    axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor="darkorange", linewidth=2))
+    height, width = (bottom - top) / grid[0], (right - left) / grid[1]
+    corner = (left + across * width - 0.5, top + down * height - 0.5)
+    for colour, line in (("black", 3.0), ("white", 1.5)):
+        axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=colour, linewidth=line))
 
 
-def _colour_bar(drawn: Any, axes: Any, selection: AttentionSelection, limit: float, shrink: float) -> None:
+def _colour_bar(drawn: Any, axes: Any, over: Sequence[Overlay], limit: float, shrink: float) -> None:
+    """The bar of colours that all maps share."""
     from matplotlib.cm import ScalarMappable
 
-    shown = ScalarMappable(cmap=colour_map(*(WEIGHTS_OVER_PICTURE if selection.over_picture else WEIGHTS), bad=MISSING))
-    shown.set_clim(0, limit or 1.0)
-    drawn.colorbar(shown, ax=axes, label="attention weight", shrink=shrink)
+    own = colours_over_white(over[0].scale) if over else colour_map(*WEIGHTS, bad=MISSING)
+    high = over[0].scale.high if over else limit
+    shown = ScalarMappable(cmap=own)
+    shown.set_clim(0, high or 1.0)
+    label = "\n".join(["attention weight", *(over[0].legend if over and high else ())])
+    drawn.colorbar(shown, ax=axes, label=label, shrink=shrink, extend="max" if high < limit else "neither")
 
 
 def _label(axes: Any, rows: list[str], columns: list[str], cell: float) -> None:

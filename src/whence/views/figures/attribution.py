@@ -9,25 +9,35 @@ from typing import Any
 import numpy as np
 
 from whence.core import display
+from whence.core.looks import Look
 from whence.core.results import Attribution
 from whence.views.colours import AGAINST, FOR, colour_map, in_figure, of_sign
-from whence.views.content.attribution import facts, off_picture, only_special_beside_picture, pictures, row_names, shown
-from whence.views.content.picture import overlay, picture, scale_of_patches
+from whence.views.content.attribution import (
+    facts,
+    off_picture,
+    only_special_beside_picture,
+    over_picture,
+    pictures,
+    row_names,
+    shown,
+)
 from whence.views.figures.layout import new_figure, tick
+from whence.views.figures.overlay import draw_overlay, height_of
 from whence.views.text import largest, number, printable
 
+PICTURE = 4.5  # inches
 WHITE = (255, 255, 255)
 Panel = tuple[float, float, Callable[[Any], None]]  # width and height in inches, and what draws on the axes
 
 
 @display.figure.register(Attribution)
-def figure(a: Attribution) -> Any:
+def figure(a: Attribution, look: Look | None = None) -> Any:
     """The facts above panels side by side."""
     a = shown(a)
     said = [f"{label}: {text}" for label, text in facts(a)]
     if only_special_beside_picture(a):
         said.append(beside_picture(a))
-    widths, heights, draw = zip(*panels(a), strict=True)
+    widths, heights, draw = zip(*panels(a, look), strict=True)
     drawn = new_figure(sum(widths), max(heights) + 0.2 * len(said))
     drawn.suptitle("\n".join(said), fontsize="small", parse_math=False)
     for axes, draw_on in zip(drawn.subplots(1, len(draw), squeeze=False, width_ratios=widths)[0], draw, strict=True):
@@ -41,11 +51,11 @@ def beside_picture(a: Attribution) -> str:
     return f"not on the picture: {', '.join(beside)}"
 
 
-def panels(a: Attribution) -> Iterator[Panel]:
+def panels(a: Attribution, look: Look | None = None) -> Iterator[Panel]:
     """The pictures under their scores, and the tokens beside them."""
     others, scale = off_picture(a), largest(a.scores)
-    for name, grid in pictures(a):
-        yield 4.5, 4.5, partial(_draw_overlay, a=a, grid=grid, title=name)
+    for overlay, (name, _) in zip(over_picture(a, look), pictures(a), strict=True):
+        yield PICTURE, height_of(overlay, PICTURE), partial(draw_overlay, overlay=overlay, title=name)
     if a.scores.ndim == 2 and others:
         drawn = partial(_draw_matrix, a=a, indices=others, scale=scale)
         yield 5 + 0.35 * len(others), 1.5 + 0.3 * len(a.scores), drawn
@@ -80,12 +90,3 @@ def _draw_matrix(axes: Any, a: Attribution, indices: list[int], scale: float) ->
     labels = [f"{tick(name)}   f(x) {number(output)}, residual {residual}" for name, output, residual in rows]
     axes.set_yticks(range(len(a.scores)), labels, parse_math=False)
     axes.figure.colorbar(drawn, ax=axes, label="score (grey: not seen, or not finite)")
-
-
-def _draw_overlay(axes: Any, a: Attribution, grid: np.ndarray, title: str) -> None:
-    """The picture under its scores."""
-    scale = scale_of_patches(a.input, a.scores)
-    axes.imshow(overlay(picture(a.input), grid, scale))
-    legend = f"{'blue: for, red: against' if a.signed else 'blue: strong'}, full colour at {number(scale)}"
-    axes.set_title(f"{title}\n{legend}".strip(), fontsize="small", parse_math=False)
-    axes.set_axis_off()

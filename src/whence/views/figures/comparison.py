@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from whence.core import display
+from whence.core.looks import Look
 from whence.core.results import Comparison
 from whence.views.content.attribution import only_special_beside_picture, pictures
 from whence.views.content.comparison import facts, shown
@@ -17,10 +18,10 @@ BARS, PICTURE = (3.6, 1.0), (3.2, 0.75)  # width in inches of a panel among othe
 
 
 @display.figure.register(Comparison)
-def figure(c: Comparison) -> Any:
+def figure(c: Comparison, look: Look | None = None) -> Any:
     """Methods side by side where each has a single panel, bars or a picture; else below each other."""
     c = shown(c)
-    own = [list(panels(a)) for a in c]
+    own = [list(panels(a, look)) for a in c]
     abreast = len(own[0]) == 1 and c[0].scores.ndim == 1
     columns = min(ABREAST, len(c)) if abreast else len(own[0])
     width, shrink = (PICTURE if pictures(c[0]) else BARS) if abreast else (0.0, 1.0)

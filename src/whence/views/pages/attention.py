@@ -8,30 +8,32 @@ import numpy as np
 
 from whence.core import display
 from whence.core.attention_maps import AttentionMaps, AttentionSelection
-from whence.views.content.attention import column_names, facts, named_matrix, panel_name, row_names, scale
+from whence.core.looks import Look
+from whence.views.content.attention import column_names, facts, named_matrix, over_picture, panel_name, row_names, scale
 from whence.views.pages import layout
 from whence.views.pages.layout import Part, cell, rendered
 from whence.views.text import weight
 
 
 @display.page.register(AttentionSelection)
-def page(selection: AttentionSelection) -> str:
+def page(selection: AttentionSelection, look: Look | None = None) -> str:
     """A self-contained page."""
-    return rendered(part(selection))
+    return rendered(part(selection, look))
 
 
 @display.page.register(AttentionMaps)
-def page_of_all(maps: AttentionMaps) -> str:
+def page_of_all(maps: AttentionMaps, look: Look | None = None) -> str:
     """The maps that are selected when nothing is asked for."""
-    return page(maps.view())
+    return page(maps.view(), look)
 
 
-def part(selection: AttentionSelection) -> Part:
+def part(selection: AttentionSelection, look: Look | None = None) -> Part:
     """The part of a page that shows selected maps."""
-    limit, shown = scale(selection), None
+    limit, shown, over = scale(selection), None, over_picture(selection, look)
     tables: list[dict[str, Any]] = []
     if selection.over_picture:
-        grids = [(panel_name(panel), selection.weights(panel), limit) for panel in selection.panels]
+        named = zip(selection.panels, over, strict=True)
+        grids = [(panel_name(panel), selection.weights(panel), overlay) for panel, overlay in named]
         shown = layout.pictures(selection.maps.input, grids)
     elif selection.query is not None:
         tables = [_table("", *named_matrix(selection), limit)]

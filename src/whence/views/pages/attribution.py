@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from whence.core import display
+from whence.core.looks import Look
 from whence.core.results import Attribution
 from whence.views.content.attribution import (
     facts,
     off_picture,
+    over_picture,
     pictures,
     row_names,
     row_targets,
@@ -16,33 +18,31 @@ from whence.views.content.attribution import (
     several_texts,
     shown,
 )
-from whence.views.content.picture import scale_of_patches
 from whence.views.pages import layout
 from whence.views.pages.layout import Part, cell, rendered
 from whence.views.text import largest, number, printable, right_to_left, writing
 
 
 @display.page.register(Attribution)
-def page(a: Attribution) -> str:
+def page(a: Attribution, look: Look | None = None) -> str:
     """A self-contained page."""
-    return rendered(part(a))
+    return rendered(part(a, look))
 
 
-def part(a: Attribution) -> Part:
+def part(a: Attribution, look: Look | None = None) -> Part:
     """The part of a page that shows an attribution."""
     a = shown(a)
     scale, others, grids = largest(a.scores), off_picture(a), pictures(a)
-    patch_scale = scale_of_patches(a.input, a.scores) if grids else 0.0
+    over = zip(grids, over_picture(a, look), strict=True)
     given = {
         "facts": facts(a),
         "signed": a.signed,
-        "pictures": layout.pictures(a.input, [(name or "scores", grid, patch_scale) for name, grid in grids])
+        "pictures": layout.pictures(a.input, [(name or "scores", grid, overlay) for (name, grid), overlay in over])
         if grids
         else None,
-        "picture_limit": number(patch_scale) if patch_scale else None,
         "texts": _texts(a, others, scale) if a.scores.ndim == 1 else [],
         "matrix": _matrix(a, others, scale) if a.scores.ndim == 2 else None,
-        "limit": number(scale) if scale and others and not (grids and patch_scale == scale) else None,
+        "limit": number(scale) if scale and others else None,
         "some_hidden": not a.visible.all(),
     }
     return Part("attribution.html", given)

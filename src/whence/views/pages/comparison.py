@@ -7,43 +7,42 @@ from typing import Any
 import numpy as np
 
 from whence.core import display
+from whence.core.looks import Look
 from whence.core.results import Comparison
-from whence.views.content.attribution import pictures, sections
+from whence.views.content.attribution import over_picture, pictures, sections
 from whence.views.content.comparison import facts, footer, shown, tables, unsigned
-from whence.views.content.picture import scale_of_patches
 from whence.views.pages import layout
 from whence.views.pages.layout import Part, cell, rendered
-from whence.views.text import largest, number, printable, writing
+from whence.views.text import largest, printable, writing
 
 
 @display.page.register(Comparison)
-def page(c: Comparison) -> str:
+def page(c: Comparison, look: Look | None = None) -> str:
     """A self-contained page."""
-    return rendered(part(c))
+    return rendered(part(c, look))
 
 
-def part(c: Comparison) -> Part:
+def part(c: Comparison, look: Look | None = None) -> Part:
     """The part of a page that shows a comparison."""
     c = shown(c)
     given = {
         "facts": facts(c),
         "signed": any(a.signed for a in c),
         "unsigned": printable(unsigned(c)) if unsigned(c) else "",
-        "pictures": _pictures(c),
+        "pictures": _pictures(c, look),
         "methods": [printable(a.method) for a in c],
         "tables": [_table(c, *table) for table in tables(c)],
     }
     return Part("comparison.html", given)
 
 
-def _pictures(c: Comparison) -> dict[str, Any] | None:
+def _pictures(c: Comparison, look: Look | None) -> dict[str, Any] | None:
     """The picture under the scores of every method, each on its own scale; None without a picture."""
-    grids = []
+    shown = []
     for a in c:
-        for name, grid in pictures(a):
-            scale = scale_of_patches(a.input, a.scores)
-            grids.append((f"{printable(a.method)} {name} (full colour at {number(scale)})", grid, scale))
-    return layout.pictures(c[0].input, grids) if grids else None
+        for (name, grid), overlay in zip(pictures(a), over_picture(a, look), strict=True):
+            shown.append((f"{printable(a.method)} {name}".strip(), grid, overlay))
+    return layout.pictures(c[0].input, shown) if shown else None
 
 
 def _table(c: Comparison, name: str, row: int | None, scores: list[np.ndarray], indices: list[int]) -> dict[str, Any]:

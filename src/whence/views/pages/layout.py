@@ -14,8 +14,10 @@ import numpy as np
 from whence.core.geometry import patches
 from whence.core.inputs import Input
 from whence.views.colours import AGAINST, FOR, css, css_of_score
-from whence.views.content.picture import overlay, picture
+from whence.views.content.picture import Overlay
 from whence.views.text import number, printable
+
+HEAVY = 400_000  # letters of a PNG inside a page
 
 
 @dataclass(frozen=True)
@@ -62,24 +64,68 @@ class Picture:
     source: str  # a data URI
     columns: int  # of the patch grid
     patches: list[str]  # what pointing at each tells
+    place: str  # CSS: where on the picture the patches lie
     caption: str
+    bar: str  # CSS: the colours from one end of the scale to the other; "" where there is nothing to tell apart
+    ends: tuple[str, str]
+    signed: bool
+    said: list[str]
 
 
-def pictures(x: Input, grids: Sequence[tuple[str, np.ndarray, float]]) -> dict[str, Any]:
-    """What the template is given of a picture and its grids of scores: captions, grids and scales."""
-    shown = []
-    for caption, grid, scale in grids:
-        names = [
-            f"{printable(x.features[i])}: {number(score)}" for i, score in zip(patches(x), grid.ravel(), strict=True)
-        ]
-        shown.append(Picture(png(overlay(picture(x), grid, scale)), grid.shape[1], names, caption))
-    return {"seen": None if x.image is None else png(x.image), "overlays": shown}
+def pictures(x: Input, shown: Sequence[tuple[str, np.ndarray, Overlay]]) -> dict[str, Any]:
+    """What the template is given of a picture: captions, scores of patches on their grid, and how they look."""
+    return {"name": shown[0][2].canvas.name, "photo": uri(shown[0][2].canvas.picture)} | {
+        "overlays": [_picture(x, *one) for one in shown]
+    }
+
+
+def _picture(x: Input, caption: str, grid: np.ndarray, overlay: Overlay) -> Picture:
+    names = [f"{printable(x.features[i])}: {number(score)}" for i, score in zip(patches(x), grid.ravel(), strict=True)]
+    left, top, width, height = overlay.canvas.percent()
+    place = f"left:{left:.3f}%;top:{top:.3f}%;width:{width:.3f}%;height:{height:.3f}%"
+    scale = overlay.scale
+    colours, opacity = scale.stops(17)
+    stops = (css(tuple(map(round, colour)), float(share[0])) for colour, share in zip(colours, opacity, strict=True))
+    bar = "" if scale.flat else f"linear-gradient(90deg,{','.join(stops)})"
+    return Picture(
+        uri(_outlined(overlay)), grid.shape[1], names, place, caption, bar, scale.ends, scale.signed, overlay.legend
+    )
+
+
+def _outlined(overlay: Overlay) -> np.ndarray:
+    """The picture under its scores, with a white line with dark edges around the area that the contour holds."""
+    image, inside = overlay.image.copy(), overlay.inside
+    if inside is not None:
+        width = max(1, round(max(inside.shape) / 300))
+        for colour, reach in ((0, 2 * width), (255, width)):
+            image[_grown(inside, reach) & ~_grown(inside, -reach)] = colour
+    return image
+
+
+def _grown(area: np.ndarray, pixels: int) -> np.ndarray:
+    """The area with so many pixels more on every side, or fewer."""
+    if pixels < 0:
+        return ~_grown(~np.pad(area, 1), -pixels)[1:-1, 1:-1]
+    rim = np.pad(area, pixels)
+    for axis in (0, 1):
+        rim = np.any([np.roll(rim, step, axis) for step in range(-pixels, pixels + 1)], axis=0)
+    return rim[pixels:-pixels, pixels:-pixels]
+
+
+def uri(image: np.ndarray) -> str:
+    """The picture as a data URI: PNG, or JPEG where a PNG would make the page heavy."""
+    kept = png(image)
+    return kept if len(kept) < HEAVY else _data_uri(image, "JPEG", quality=92)
 
 
 def png(image: np.ndarray) -> str:
     """The picture as a data URI."""
+    return _data_uri(image, "PNG")
+
+
+def _data_uri(image: np.ndarray, form: str, **settings: Any) -> str:
     from PIL import Image
 
     file = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(image, dtype=np.uint8)).save(file, format="PNG")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    Image.fromarray(np.ascontiguousarray(image, dtype=np.uint8)).save(file, format=form, **settings)
+    return f"data:image/{form.lower()};base64," + base64.b64encode(file.getvalue()).decode("ascii")

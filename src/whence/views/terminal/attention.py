@@ -12,8 +12,9 @@ from whence.core import display
 from whence.core.attention_maps import AttentionMaps, AttentionSelection, Panel
 from whence.views.colours import terminal_colour, terminal_style
 from whence.views.content.attention import column_names, facts, named_matrix, scale
+from whence.views.content.picture import Scale
 from whence.views.terminal.layout import LIMITS, SHADES, Token, Tokens, facts_table, grid_lines, shade
-from whence.views.text import number, right_to_left, weight
+from whence.views.text import number, right_to_left, strength, weight
 
 WIDTH = 80  # columns of plain text
 LABEL = 16  # the widest name of a row
@@ -50,7 +51,9 @@ def text_of_all(maps: AttentionMaps) -> str:
 def _parts(selection: AttentionSelection) -> Iterator[Any]:
     limit, panels = scale(selection), selection.panels
     if len(panels) == 1 and selection.over_picture:
-        yield from grid_lines(selection.maps.input, selection.weights(panels[0]), limit, has_sign=False, what="weight")
+        yield from grid_lines(
+            selection.maps.input, selection.weights(panels[0]), Scale(0.0, limit, signed=False), "weight"
+        )
     elif len(panels) == 1 and selection.query is not None:
         row = zip(column_names(selection), selection.row(panels[0]), strict=True)
         yield Tokens([Token(name, weight(v, limit), terminal_style(v, limit)) for name, v in row])
@@ -147,7 +150,9 @@ class SmallMaps:
                     line = Text()
                     for values in rows:
                         for value in values:
-                            line.append(shade(value, self.scale) * across, style=terminal_colour(value))
+                            line.append(
+                                shade(value, strength(value, self.scale)) * across, style=terminal_colour(value)
+                            )
                         line.append(" " * (width - across * len(values) + 2))
                     yield line
                 yield Text()
@@ -166,7 +171,7 @@ def _fitted(text: str, width: int, right: bool = False) -> str:
 
 def _written(value: float, scale: float, cell: int) -> tuple[str, str]:
     """A weight in a cell: a shade, and two digits where there is room; a gap follows where there is room for one."""
-    mark = shade(value, scale)
+    mark = shade(value, strength(value, scale))
     if cell < 4:
         return mark * max(1, cell - 1), ""
     digits = "" if value == 0 else "·" if value < 0.005 else f"{value:.2f}".removeprefix("0")[:3]

@@ -49,7 +49,7 @@ def _parts(a: Attribution) -> Iterator[Any]:
             own = (text if label == "scale" else f"{label} {text}" for label, text in row_facts(a, row))
             yield Text(" · ".join(own), style="dim")
         if grids:
-            yield from grid_lines(a.input, grids[row][1], scale_of_patches(a.input, a.scores), a.signed)
+            yield from grid_lines(a.input, grids[row][1], scale_of_patches(a.input, a.scores, a.signed))
             yield Text()
         yield from _texts(a, scores, [i for i in others if visible[row, i]], scale)
 

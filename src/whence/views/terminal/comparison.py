@@ -32,7 +32,7 @@ def _parts(c: Comparison) -> Iterator[Any]:
     for a in c:
         for name, grid in pictures(a):
             yield Text(f"\n{printable(a.method)}  {name}".rstrip(), style="bold")
-            yield from grid_lines(a.input, grid, scale_of_patches(a.input, a.scores), a.signed)
+            yield from grid_lines(a.input, grid, scale_of_patches(a.input, a.scores, a.signed))
     for number, (name, row, scores, indices) in enumerate(tables(c), 1):
         yield Text(f"\n{number}. {name}" if name else "", style="bold")
         yield _table(c, scores, indices, row)

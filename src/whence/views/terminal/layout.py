@@ -11,7 +11,8 @@ import numpy as np
 from whence.core.geometry import patches
 from whence.core.inputs import Input
 from whence.views.colours import terminal_colour
-from whence.views.text import number, printable, right_to_left, strength, writing
+from whence.views.content.picture import Scale
+from whence.views.text import number, printable, right_to_left, writing
 
 SHADES = {1: "░▒▓█", -1: "-=%#"}  # for and against, from weak to strong
 LIMITS = (0.1, 0.3, 0.5, 0.75)  # shares of the scale where a shade begins; what is weaker is a dot, 0 is blank
@@ -65,7 +66,7 @@ class Tokens:
             yield from (scores + Text("  ") + names,) if alone else (names, scores)
 
 
-def grid_lines(x: Input, grid: np.ndarray, scale: float, has_sign: bool, what: str = "score") -> Iterator[Any]:
+def grid_lines(x: Input, grid: np.ndarray, scale: Scale, what: str = "score") -> Iterator[Any]:
     """One row of scores on the patch grid: the grid in shades, their meaning, the strongest patches.
 
     `what` names scores without a sign.
@@ -73,27 +74,32 @@ def grid_lines(x: Input, grid: np.ndarray, scale: float, has_sign: bool, what: s
     from rich.text import Text
 
     across = 2 if grid.shape[1] <= 48 else 1
-    for row in grid:
+    shares = scale.shares(grid)
+    for row, its_shares in zip(grid, shares, strict=True):
         line = Text("  ")
-        for value in row:
-            line.append(shade(value, scale) * across, style="" if value == 0 else terminal_colour(value))
+        for value, share in zip(row, its_shares, strict=True):
+            line.append(shade(value, share) * across, style="" if value == 0 else terminal_colour(value))
         yield line
-    if not scale:
-        yield Text("  no finite score on the picture but 0", style="dim")
+    if scale.flat:
+        all_of = f"every finite score on the picture is {number(scale.high)}"
+        yield Text(f"  {all_of if scale.high else 'no finite score on the picture but 0'}", style="dim")
         return
-    limits = [number(scale * share) for share in LIMITS]
-    for word, sign in (("for", 1), ("against", -1)) if has_sign else ((what, 1),):
+    start = max(0.0, scale.low)
+    limits = [number(start + (scale.high - start) * share) for share in LIMITS]
+    for word, sign in (("for", 1), ("against", -1)) if scale.signed else ((what, 1),):
         meaning = "  ".join(f"{shade} {limit}" for shade, limit in zip(SHADES[sign], limits, strict=True))
-        yield Text(f"  {word:<9} {'|score| ' * has_sign}from  {meaning}", style="dim")
-    yield Text("  ·         weaker; a blank is exactly 0", style="dim")
-    strongest = sorted(zip(patches(x), grid.ravel(), strict=True), key=lambda patch: -strength(patch[1], scale))[:4]
-    names = (f"{printable(x.features[i])} {writing(has_sign)(value, scale)}" for i, value in strongest if value)
+        yield Text(f"  {word:<9} {'|score| ' * scale.signed}from  {meaning}", style="dim")
+    weaker = f"weaker; the smallest is {number(start)}" if start else "weaker; a blank is exactly 0"
+    yield Text(f"  ·         {weaker}", style="dim")
+    strongest = sorted(zip(-shares.ravel(), patches(x), grid.ravel(), strict=True), key=lambda patch: patch[0])[:4]
+    write = writing(scale.signed)
+    names = (f"{printable(x.features[i])} {write(value, scale.high)}" for _, i, value in strongest if value)
     yield Text("  strongest " + ", ".join(names))
 
 
-def shade(value: float, scale: float) -> str:
-    """A character for a score, the darker the stronger."""
+def shade(value: float, share: float) -> str:
+    """A character for a score, the darker the larger its share of the scale is."""
     if not np.isfinite(value):
         return "?"
-    level = sum(strength(value, scale) >= limit for limit in LIMITS)
+    level = sum(share >= limit for limit in LIMITS)
     return SHADES[1 if value > 0 else -1][level - 1] if level else "·" if value else " "

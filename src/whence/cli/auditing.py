@@ -1,0 +1,121 @@
+"""The command `whence audit`: is attention an explanation here?"""
+
+from __future__ import annotations
+
+import ast
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import whence
+from whence.cli.arguments import Csv, Device, Html, Limit, Model, Save, Seed, Truncate, load, specs_of, target_of
+from whence.cli.measuring import DATA, kind_of
+from whence.cli.output import check_folders, files_for, give
+from whence.cli.program import Command, Misuse, app
+from whence.core.wording import shown
+
+EXAMPLES = """[bold]Examples[/bold]
+whence audit reviews.tsv --limit 100 --html audit.html
+whence audit reviews.tsv --experiment permutation --experiment "adversary(restarts=10)" --layers each
+whence audit reviews.tsv --names faker:en_US,tr_TR,yo_NG --target positive --html names.html
+whence audit ./digits -m digits --experiment "removal(methods=['gae', 'lrp'])" --resume run.jsonl"""
+EXPERIMENT = "Names or name(option=value), commas between; may be repeated. whence experiments lists them."
+LAYERS = "What layers are read and edited: last, each (in turn), all (at once), or numbers as 3 or [0, 5]."
+HEADS = "together, each (one by one, averaged), or numbers."
+NAMES = (
+    "Ask instead whether a name moves the decision: a table with the columns name and a kind of group (origin, ...), "
+    "or faker:en_US,tr_TR."
+)
+FIND = "With --names: the names to exchange in the texts, commas between; default: those of the list, and {name}."
+ROWS = "deciding (of the tokens that the output reads) or all."
+
+
+@app.command(cls=Command, epilog=EXAMPLES)
+def audit(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help=DATA)],
+    experiment: Annotated[list[str] | None, typer.Option("--experiment", metavar="SPEC", help=EXPERIMENT)] = None,
+    model: Model = None,
+    layers: Annotated[str | None, typer.Option("--layers", help=LAYERS)] = None,
+    heads: Annotated[str | None, typer.Option("--heads", help=HEADS)] = None,
+    rows: Annotated[str | None, typer.Option("--rows", help=ROWS)] = None,
+    special: Annotated[bool, typer.Option("--special", help="Edit the weights of special tokens, too.")] = False,
+    names: Annotated[str | None, typer.Option("--names", metavar="LIST", help=NAMES)] = None,
+    find: Annotated[str | None, typer.Option("--find", metavar="NAMES", help=FIND)] = None,
+    method: Annotated[str | None, typer.Option("--method", help="With --names: what gives the relevance.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="With --names: what is explained.")] = None,
+    limit: Limit = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Keep what is done in this file, and go on from it.")
+    ] = None,
+    save: Save = None,
+    html: Html = None,
+    csv: Csv = None,
+    device: Device = None,
+    seed: Seed = 0,
+    truncate: Truncate = False,
+) -> None:
+    """Ask whether attention explains a model's decisions: the experiments of the debate, on your data."""
+    files = files_for("Audit" if names is None else "NameAudit", save, html, csv)
+    check_folders(resume)
+    if not data.exists():
+        raise Misuse(f"there is no file or folder {shown(str(data))} to audit on")
+    subject = load(model, kind_of(data), device)
+    if names is not None:
+        edits = {"--experiment": experiment, "--layers": layers, "--heads": heads, "--rows": rows, "--resume": resume}
+        _refuse("--names exchanges names and edits no attention", edits)
+        give(
+            _of_names(subject, data, names, find, method, target, limit=limit or 100, seed=seed, truncate=truncate),
+            files,
+        )
+        return
+    _refuse("without --names no name is exchanged", {"--find": find, "--method": method, "--target": target})
+    found = whence.audit(
+        subject,
+        data,
+        specs_of(*experiment) if experiment else None,
+        layers=_choice(layers),
+        heads=_choice(heads),
+        rows=rows,  # type: ignore[arg-type]
+        special=special or None,
+        limit=limit,
+        seed=seed,
+        truncate=truncate,
+        resume=resume,
+        progress=True,
+    )
+    give(found, files)
+
+
+def _of_names(
+    subject: whence.Subject,
+    data: Path,
+    names: str,
+    find: str | None,
+    method: str | None,
+    target: str | None,
+    **options: Any,
+) -> whence.NameAudit:
+    """The audit of names."""
+    wanted = [part.strip() for part in find.split(",")] if find else None
+    aimed = target_of(subject, target)
+    return whence.audit_names(
+        subject, data, names, target=aimed, method=method or "lrp", find=wanted, progress=True, **options
+    )
+
+
+def _refuse(reason: str, given: dict[str, Any]) -> None:
+    """An error for options that have no meaning together."""
+    needless = [name for name, value in given.items() if value]
+    if needless:
+        raise Misuse(f"{reason}, so {' and '.join(needless)} cannot be used here; leave it out")
+
+
+def _choice(text: str | None) -> Any:
+    """A word as it is; a number, or a list of numbers, as such."""
+    if text is None:
+        return None
+    with suppress(ValueError, SyntaxError):
+        return ast.literal_eval(text)
+    return text

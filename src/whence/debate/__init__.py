@@ -1,0 +1,1 @@
+"""The attention debate as experiments: does attention explain a model's decisions? (The verb is `audit`.)"""

@@ -92,6 +92,9 @@ def test_concepts_share_what_they_say_and_repeat_by_seed() -> None:
         assert np.array_equal(one, again) and not np.array_equal(one, other)
     reds = np.stack(zoo.concepts("red", 20))[:, 20:28, 20:28].astype(float).mean((1, 2))  # the middle of the pictures
     assert (reds[:, 0] > reds[:, 1:].max(1) + 30).mean() > 0.9
+    middles = np.stack(zoo.concepts("orange", 20))[:, 20:28, 20:28].astype(float).mean((1, 2))
+    assert ((middles[:, 0] > middles[:, 1] + 40) & (middles[:, 1] > middles[:, 2] + 20)).mean() > 0.9
+    assert "orange" not in data._balanced(60, {}, np.random.default_rng(0))["colour"]  # nor in pictures of the model
 
 
 def test_the_model_sees_the_texture_of_texture_concepts(shipped: tuple[Any, Any]) -> None:

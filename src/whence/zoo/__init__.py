@@ -22,7 +22,7 @@ _HERE = Path(__file__).parent
 # What `concepts` draws: textures, colours, shapes, and pictures that share nothing.
 CONCEPTS = (
     *("striped", "dotted", "checked", "zigzag", "plain", "red", "green", "blue", "yellow", "purple", "grey"),
-    *("round", "square", "triangular", "star", "random"),
+    *("round", "square", "triangular", "star", "random", "orange"),
 )
 _ORDER = ("sst2", "digits", "planted", "recall", "dates", "shapes", "textures", "photos")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -14,9 +14,10 @@ COLOURS = {
     "red": (205, 45, 45), "green": (45, 150, 65), "blue": (50, 85, 205),
     "yellow": (225, 200, 50), "purple": (140, 60, 175), "grey": (120, 120, 120),
 }  # fmt: skip
+_PALETTE = {**COLOURS, "orange": (235, 125, 30)}  # orange is a concept; no picture of `textures` has it
 SHAPES = ("round", "square", "triangular", "star")
 _KINDS: dict[str, Sequence[str]] = {"texture": TEXTURES, "colour": tuple(COLOURS), "shape": SHAPES}
-CONCEPTS = (*TEXTURES, *COLOURS, *SHAPES, "random")
+CONCEPTS = (*TEXTURES, *COLOURS, *SHAPES, "random", "orange")  # a concept's place is its seed: new ones come last
 _DOTS = 0.3  # the share of the area that dots cover
 _FINE = 2  # pictures are drawn this many times larger and then scaled down, which smooths their edges
 
@@ -39,7 +40,8 @@ def concepts(name: str, n: int, seed: int) -> list[np.ndarray]:
     All that is not shared is balanced: as far as `n` allows, every texture, colour and shape comes equally often.
     """
     rng = np.random.default_rng((CONCEPTS.index(name), seed))
-    shared = {kind: name for kind, values in _KINDS.items() if name in values}
+    kinds: dict[str, Iterable[str]] = {**_KINDS, "colour": _PALETTE}
+    shared = {kind: name for kind, values in kinds.items() if name in values}
     return list(draw(_balanced(n, shared, rng), rng)[0])
 
 
@@ -63,7 +65,7 @@ def draw(chosen: Mapping[str, Sequence[str]], rng: np.random.Generator) -> tuple
     cover = _scaled_down(cover)
     # the two tones of a texture lie around the colour, and a plain shape has one tone between them: the mean colour of
     # a shape says nothing about its texture
-    colour = np.array([COLOURS[name] for name in chosen["colour"]], np.float32).reshape(n, 1, 1, 3)
+    colour = np.array([_PALETTE[name] for name in chosen["colour"]], np.float32).reshape(n, 1, 1, 3)
     colour = colour + _uniform(rng, -20, 20, (n, 1, 1, 3))
     contrast = _uniform(rng, 55, 85, (n, 1, 1, 1)) * rng.choice(np.array([-1, 1], np.float32), (n, 1, 1, 1))
     inside, behind = cover[..., None], 1 - cover[..., None]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, family, fresh, subject_of
 
 import whence
+from families import FAMILIES, family, fresh, subject_of
 from whence.model.attention_runs import AttentionRuns, NewWeights, cannot_edit
 
 WINDOWED = {"swin"}

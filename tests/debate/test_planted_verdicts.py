@@ -29,7 +29,9 @@ def test_every_experiment_sees_what_was_planted(kind: str, grade: str, name: str
     assert audited(kind)[name].grade == grade
 
 
-@pytest.mark.parametrize(("kind", "verdict"), zip(SHARES, ("explains", "partly", "does not"), strict=True))
+@pytest.mark.parametrize(
+    ("kind", "verdict"), [("explains", "explains"), ("between", "partly"), ("irrelevant", "does not")]
+)
 def test_the_verdict_over_all_is_graded(kind: str, verdict: str) -> None:
     assert audited(kind).verdict == verdict
 

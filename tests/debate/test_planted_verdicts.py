@@ -11,7 +11,15 @@ import whence
 from planted_attention import SHARES, planted, texts
 
 EXPERIMENTS = [
-    *("agreement", "permutation", "uniform", "adversary(steps=80, rate=0.1)", "erasure", "removal", "signs"),
+    *(
+        "agreement",
+        "permutation",
+        "uniform",
+        "adversary(steps=40, rate=0.2, restarts=2)",
+        "erasure",
+        "removal",
+        "signs",
+    ),
 ]
 NAMES = [spec.partition("(")[0] for spec in EXPERIMENTS]
 pytestmark = pytest.mark.slow
@@ -20,7 +28,7 @@ pytestmark = pytest.mark.slow
 @cache
 def audited(kind: str) -> whence.Audit:
     """The audit of a planted model."""
-    return whence.audit(planted(kind), texts(10), EXPERIMENTS)
+    return whence.audit(planted(kind), texts(20), EXPERIMENTS)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -37,7 +37,7 @@ def test_own_weights_give_the_own_output_and_shared_layers_that_of_a_whole_run(n
     own = runs.logits({last: runs.own(last, every)})
     scale = runs.trace.logits.abs().max().clamp(min=1.0)
     assert (own - runs.trace.logits).abs().max() <= 1e-6 * scale
-    for number in {0, last}:
+    for number in sorted({0, last}):
         edits = reversed_weights(runs, number, copies=3)
         shared, whole = runs.logits(edits, variants=3), runs.logits(edits, variants=3, whole=True)
         assert (shared - whole).abs().max() <= 1e-6 * scale
@@ -75,6 +75,40 @@ def test_layers_before_the_edited_one_run_once(name: str) -> None:
     runs.logits(reversed_weights(runs, last), whole=True)
     handle.remove()
     assert calls == [1]
+
+
+def at_read_tokens(runs: AttentionRuns, copies: int = 1) -> dict[int, NewWeights]:
+    """Reversed weights of the last blocks of the stream that decides, at the tokens that the output reads."""
+    stream, marks = next(iter(runs.trace.deciding.items()))
+    rows = marks[0].nonzero()[:, 0]
+    last = {record.key: record.order for record in runs.records if record.query == stream}
+    return {
+        number: NewWeights(runs.records[number].weights[:, :, rows].flip(-1).repeat(copies, 1, 1, 1), rows)
+        for number in last.values()
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_running_only_the_tokens_that_are_read_gives_what_the_whole_model_gives(name: str) -> None:
+    runs = runs_of(name)
+    edits = at_read_tokens(runs, copies=3)
+    fast, whole = runs.logits(edits, variants=3), runs.logits(edits, variants=3, whole=True)
+    assert (fast - whole).abs().max() <= 2e-6 * whole.abs().max().clamp(min=1.0)
+    assert (fast - runs.trace.logits).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", ["bert", "xlnet", "vit", "llama", "gpt-oss", "t5", "from-scratch"])
+def test_the_last_layer_is_run_at_the_tokens_that_are_read_alone(name: str) -> None:
+    made = fresh(name)
+    runs = runs_of(name, whence.wrap(made.model, made.processor, **made.kwargs))
+    runs.logits(at_read_tokens(runs))  # finds out about layers
+    last = runs.subject.structure(runs.batch).calls[next(iter(runs.trace.deciding))][-1].module
+    inside = next(m for n, m in made.model.named_modules() if n.startswith(last) and isinstance(m, torch.nn.Linear))
+    shapes: list[Any] = []
+    handle = inside.register_forward_hook(lambda module, given, out: shapes.append(tuple(out.shape[:2])))
+    runs.logits(at_read_tokens(runs, copies=7), variants=7)
+    handle.remove()
+    assert shapes == [(7, 1)]
 
 
 def test_the_model_is_given_back_as_it_was() -> None:

@@ -1,7 +1,9 @@
-"""Running one input many times with its attention edited: what comes before the lowest edited attention runs once.
+"""Running one input many times with its attention edited: what is the same in every variant runs once.
 
 Layers that end before the edited attention begins give the same output in every variant. They are run once; while the
-variants run, side by side as one batch, these layers hand out what they gave then.
+variants run, side by side as one batch, these layers hand out what they gave then. Where the edited layer is the last
+one and the output reads a few of its tokens, as [CLS], only these tokens are run: the keys and values of all tokens are
+known. Both are tried out before they are used, and a model that gives something else is run whole.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.core.inputs import Input
-from whence.model.batching import Batch
+from whence.model.batching import Batch, stream_of
 from whence.model.discovery import no_attention, no_gradients
 from whence.model.masked_runs import CPU_TOKENS, MAX_ROWS, MAX_TOKENS
 from whence.model.subject import Subject
@@ -34,6 +36,10 @@ class NewWeights:
 
     weights: Tensor  # (variant, head, row, key)
     rows: Tensor  # (row,): numbers of the queries
+
+
+Edits = Mapping[int, NewWeights]  # by the number of the attention block
+Way = Callable[..., Tensor]  # (edits, variants, whether to keep the graph) -> logits
 
 
 @dataclass(eq=False)
@@ -75,7 +81,8 @@ class AttentionRuns:
     def __init__(self, subject: Subject, item: Input, target: Any = None, seed: int = 0) -> None:
         self.subject, self.batch = subject, subject.batch([item], seed)
         self.aim = subject.aim([target])
-        self.trace = subject.trace(self.batch, self.aim, ("attention", "deciding"))
+        self.trace = subject.trace(self.batch, self.aim, ("attention", "deciding", "values"))
+        self._own_kept: dict[tuple[int, ...], bool] = {}  # blocks -> whether their own weights give the own logits
         self.passes = 0  # variants that went through the model
 
     @cached_property
@@ -87,37 +94,100 @@ class AttentionRuns:
         """The attention blocks of the model on the input, in order."""
         return self.trace.attention
 
-    def logits(
-        self, edits: Mapping[int, NewWeights], *, variants: int = 1, whole: bool = False, graph: bool = False
-    ) -> Tensor:
+    def logits(self, edits: Edits, *, variants: int = 1, whole: bool = False, graph: bool = False) -> Tensor:
         """The decision logits of every variant, (variant, class), with these blocks' weights replaced.
 
         `edits` are by the number of the block. `whole` runs every layer again; `graph` keeps the graph that leads from
         the weights to the logits, and runs all variants in one pass.
         """
-        first = min(edits, default=len(self.records))
-        whole = whole or first == len(self.records) or not self._can_share(first)
+        how = self._whole if whole else self._cheapest(edits)
         if graph:
-            return self._pass(edits, slice(0, variants), whole, graph=True)
+            return how(edits, slice(0, variants), True)
         tokens = CPU_TOKENS if self.subject.device.type == "cpu" else MAX_TOKENS
-        size = max(1, min(MAX_ROWS, tokens // self.batch.mask.shape[1]))
-        starts = range(0, variants, size)
-        return torch.cat([self._pass(edits, slice(s, min(s + size, variants)), whole) for s in starts])
+        length = len(self._read) if how == self._at_read_tokens else self.batch.mask.shape[1]
+        size = max(1, min(MAX_ROWS, tokens // length))
+        return torch.cat([how(edits, slice(s, min(s + size, variants)), False) for s in range(0, variants, size)])
 
     def own(self, number: int, rows: Tensor) -> NewWeights:
         """The block's own weights at some queries, as the one variant of an edit."""
         return NewWeights(self.records[number].weights[:, :, rows], rows)
 
-    def _pass(self, edits: Mapping[int, NewWeights], part: slice, whole: bool, graph: bool = False) -> Tensor:
-        """The logits of some variants, from one pass."""
+    # ---- ways to run -------------------------------------------------------------------------------------------------
+
+    def _whole(self, edits: Edits, part: slice, graph: bool = False) -> Tensor:
+        """The logits of some variants, every layer run."""
+        return self._run(self.batch, {}, _replacing(_cut(edits, part)), part, graph)
+
+    def _after_shared_layers(self, edits: Edits, part: slice, graph: bool = False) -> Tensor:
+        """The logits of some variants, layers before the first edited attention left out."""
+        given = self._before(min(edits))
+        left = self._layers.left(given)
+        chosen = {left.index(number): new for number, new in _cut(edits, part).items()}
+        return self._run(self.batch, given, _replacing(chosen), part, graph)
+
+    def _at_read_tokens(self, edits: Edits, part: slice, graph: bool = False) -> Tensor:
+        """The same, and in the layers that are run only the tokens that the output reads."""
+        stream, rows = next(iter(self.trace.deciding)), self._read
+        length = self.batch.streams[stream].shape[1]
+        shortened = {
+            call: _mapped(output, lambda leaf: leaf.at(rows, length))
+            for call, output in self._before(min(edits)).items()
+        }
+        own = [self.records[number] for number in self._layers.left(shortened)]
+        edit = _providing(own, _cut(edits, part), rows, part.stop - part.start)
+        return self._run(_shorter(self.batch, stream, rows), shortened, edit, part, graph)
+
+    def _run(self, batch: Batch, given: Mapping[Call, Any], edit: Edit, part: slice, graph: bool) -> Tensor:
+        """One pass over copies of the input, a copy per variant."""
         count = part.stop - part.start
         self.passes += count
-        batch = self.batch.chosen([0] * count)
-        given = {} if whole else self._before(min(edits))
-        left = range(len(self.records)) if whole else self._layers.left(given)
-        chosen = {left.index(number): NewWeights(new.weights[part], new.rows) for number, new in edits.items()}
         with _handing_out(self.subject.model, given, count):
-            return self.subject.decision(batch, edit=_replacing(chosen), graph=graph)[0]
+            return self.subject.decision(batch.chosen([0] * count), edit=edit, graph=graph)[0]
+
+    def _cheapest(self, edits: Edits) -> Way:
+        """The cheapest way to run variants with these blocks edited that gives what the whole model gives."""
+        numbers = tuple(sorted(edits))
+        if not numbers or not self._layers.ended[numbers[0]]:
+            return self._whole
+        if self._reads_edited(edits) and self._tried(self._at_read_tokens, numbers) and self._keeps_own(numbers):
+            return self._at_read_tokens
+        return self._after_shared_layers if self._tried(self._after_shared_layers, numbers) else self._whole
+
+    @cached_property
+    def _read(self) -> Tensor:
+        """The numbers of the tokens that the output reads, of the first stream that it reads."""
+        return next(iter(self.trace.deciding.values()))[0].nonzero()[:, 0]
+
+    def _reads_edited(self, edits: Edits) -> bool:
+        """Whether the edited rows are the tokens that the output reads, of one stream alone, and not all tokens."""
+        stream = next(iter(self.trace.deciding))
+        left = [self.records[number] for number in self._layers.left(self._before(min(edits)))]
+        single = len(self.trace.deciding) == 1 and not self.subject.reads and stream in self.batch.streams
+        same = all(torch.equal(new.rows, self._read) for new in edits.values())
+        some = len(self._read) < self.records[min(edits)].weights.shape[2]
+        return single and same and some and all(record.query == stream for record in left)
+
+    def _tried(self, way: Way, numbers: tuple[int, ...]) -> bool:
+        """Whether a way to run gives the logits of the whole model with reversed weights, for this kind of input."""
+
+        def find_out() -> bool:
+            edits = {}
+            for number in numbers:
+                own = self.records[number].weights[:, :, self._read]
+                edits[number] = NewWeights(own.flip(-1), self._read)
+            try:
+                return _close(way(edits, slice(0, 1)), self._whole(edits, slice(0, 1)))
+            except (IndexError, RuntimeError, ValueError):  # the model cannot be run on a part of the tokens
+                return False
+
+        return self.subject.discovery(self.batch).remember((way.__name__, numbers), find_out)
+
+    def _keeps_own(self, numbers: tuple[int, ...]) -> bool:
+        """Whether the own weights give the own logits when only the tokens that are read are run, for this input."""
+        if numbers not in self._own_kept:
+            edits = {number: self.own(number, self._read) for number in numbers}
+            self._own_kept[numbers] = _close(self._at_read_tokens(edits, slice(0, 1)), self.trace.logits)
+        return self._own_kept[numbers]
 
     def _before(self, first: int) -> dict[Call, Any]:
         """What the layers gave that end before an attention block, with the axes of examples: call -> output."""
@@ -125,26 +195,47 @@ class AttentionRuns:
         axes = _example_axes(self.subject, self.batch) if ended else {}
         return {call: _with_axes(output, axes[call]) for call, output in ended}
 
-    def _can_share(self, first: int) -> bool:
-        """Whether layers before an attention block can be left out: tried once for every kind of input.
 
-        The weights of the block are reversed, and the logits compared with those of a model that is run whole. A model
-        whose forward does more than its layers do, as keeping a memory, fails this, and is then always run whole.
-        """
-
-        def find_out() -> bool:
-            if not self._layers.ended[first]:
-                return False
-            own = self.records[first].weights
-            every = torch.arange(own.shape[2], device=own.device)
-            edits = {first: NewWeights(own.flip(-1), every)}
-            shared, plain = (self._pass(edits, slice(0, 1), whole).float() for whole in (False, True))
-            return bool((shared - plain).abs().max() <= TOLERANCE * plain.abs().max().clamp(min=1.0))
-
-        return self.subject.discovery(self.batch).remember(("layers can be left out before", first), find_out)
+def _close(logits: Tensor, others: Tensor) -> bool:
+    """Whether two ways to run gave the same logits, up to rounding."""
+    if logits.shape != others.shape:
+        return False
+    wide, other = logits.float(), others.float()
+    return bool((wide - other).abs().max() <= TOLERANCE * other.abs().max().clamp(min=1.0))
 
 
-def _replacing(edits: Mapping[int, NewWeights]) -> Edit:
+def _cut(edits: Edits, part: slice) -> dict[int, NewWeights]:
+    """The edits of some variants."""
+    return {number: NewWeights(new.weights[part], new.rows) for number, new in edits.items()}
+
+
+def _shorter(batch: Batch, stream: str, rows: Tensor) -> Batch:
+    """A batch of one example with some tokens of one stream; pixels stay, because layers hand out other tokens."""
+    length, names = batch.streams[stream].shape[1], tuple(batch.streams)
+    tensors = {
+        name: tensor[:, rows] if stream_of(name, names) == stream and tensor.shape[1:] == (length,) else tensor
+        for name, tensor in batch.tensors.items()
+    }
+    return replace(batch, tensors=tensors, streams={**batch.streams, stream: batch.streams[stream][:, rows]})
+
+
+def _providing(own: list[AttentionRecord], edits: Edits, rows: Tensor, count: int) -> Edit:
+    """An edit that gives attention over all tokens to those that are run: known values, and new or own weights."""
+
+    def edit(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        known, part = own[record.order], len(record.parts)
+        before, heads = sum(p.shape[1] for p in record.parts), known.parts[part].shape[1]
+        new = edits.get(known.order)
+        if new is None:
+            used = known.parts[part][:, :, rows].expand(count, -1, -1, -1)
+        else:
+            used = new.weights[:, before : before + heads]
+        return used.to(weights.dtype), known.value_parts[part].expand(count, -1, -1, -1)
+
+    return edit
+
+
+def _replacing(edits: Edits) -> Edit:
     """An edit that puts new weights in place of the model's own; heads that come apart take theirs in turn."""
 
     def edit(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -240,6 +331,13 @@ class _Leaf:
 
     tensor: Tensor
     axis: int | None
+
+    def at(self, rows: Tensor, length: int) -> _Leaf:
+        """A state, (example, token, width) or tokens first, at some of so many tokens; other tensors as they are."""
+        state = self.tensor.ndim == 3 and self.axis in (0, 1) and self.tensor.shape[1 - self.axis] == length
+        return (
+            _Leaf(self.tensor.index_select(1 - self.axis, rows), self.axis) if state and self.axis is not None else self
+        )
 
 
 def _kept(holder: Any) -> Any:

@@ -155,7 +155,7 @@ class Tap(TorchFunctionMode):
         return self._multiply(
             four,
             heads,
-            lambda w, v: func(w.reshape(weights.shape), v.reshape(values.shape)),
+            lambda w, v: func(_shaped(w, weights, four.shape), _shaped(v, values, heads.shape)),
             lambda out: out.reshape(four.shape[0], -1, *out.shape[-2:]),
         )
 
@@ -270,6 +270,16 @@ class Tap(TorchFunctionMode):
         weights = weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)  # a row that sees nothing
         self._softmax_input = scores.detach() if self._scores else None
         return self._product(F.dropout(weights, dropout_p), value)
+
+
+def _shaped(new: Tensor, used: Tensor, four: torch.Size) -> Tensor:
+    """New weights or values with the axes of those that the model uses, whose form with four axes was `four`.
+
+    An edit may have other numbers of queries or keys; their heads then stay apart, or with their examples.
+    """
+    if new.shape == four:
+        return new.reshape(used.shape)
+    return new if used.ndim == 4 else new.flatten(0, 1)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -110,9 +110,9 @@ class Search:
         return found
 
     def run(self, steps: int, rate: float, penalty: float) -> None:
-        """Take the steps of the search."""
+        """Take the steps of the search; where the last one leads counts, too."""
         optimizer = torch.optim.Adam(self.logs, lr=rate, amsgrad=True)
-        for _ in range(steps):
+        for step in range(steps + 1):
             with torch.enable_grad():
                 weights = self.weights()
                 outputs = self.scene.answered(self.place, weights, graph=True)
@@ -124,7 +124,8 @@ class Search:
             self._note([w.detach() for w in weights], change.detach(), divergence.detach())
             for logs, gradient in zip(self.logs, gradients, strict=True):
                 logs.grad = gradient
-            optimizer.step()
+            if step < steps:
+                optimizer.step()
 
     def _apart(self, weights: list[Tensor]) -> Tensor:
         """The Jensen-Shannon divergence among the restarts, mean over heads and rows."""

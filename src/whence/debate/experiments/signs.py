@@ -12,7 +12,8 @@ from whence.debate.scenes import Scene, Values
 from whence.debate.verdicts import Conclusion, Evidence, graded, too_few
 from whence.model.masked_inputs import Way
 
-FEW, MANY = 0.15, 0.4  # violations: up to, and from which, the grade is clear; 0.5 is what chance gives
+FEW, MANY = 0.3, 0.8  # violations as a share of those by chance: up to, and from which, the grade is clear
+LEAST_CHANCE = 0.05  # below, hardly any feature speaks against the decision, so hardly any ranking can be wrong
 ROUNDING = 1e-6  # an effect on p below this has no sign
 
 
@@ -23,11 +24,15 @@ def _signed(evidence: Evidence, options: dict[str, Any]) -> Conclusion:
         return few
     rankings = ["attention x gradient", "gradient x input", *(options["methods"] or [])]
     others = ", ".join(f"{name} {evidence.mean(f'violated: {name}'):.0%}" for name in rankings)
-    return Conclusion(
-        graded(violated.mean, violated.interval, MANY, FEW),
-        f"The token with the highest weight speaks against the decision on {violated.mean:.0%} of the examples, "
-        f"although attention cannot say so (the strongest by another explanation has the wrong sign: {others}).",
+    chance = evidence.values("violated: chance")
+    answer = (
+        f"The token with the highest weight speaks against the decision on {violated.mean:.0%} of the examples, and "
+        f"any token does so on {evidence.mean('violated: chance'):.0%} (the strongest by another explanation has the "
+        f"wrong sign: {others})"
     )
+    if evidence.mean("violated: chance") < LEAST_CHANCE:
+        return Conclusion("cannot tell", f"{answer}: hardly any token speaks against a decision.")
+    return Conclusion(graded(*evidence.ratio(violated.values, chance), MANY, FEW), f"{answer}.")
 
 
 @experiment(
@@ -51,8 +56,8 @@ def signs(
 
     "violated" is 1 where the strongest score, among features with an effect beyond rounding, has another sign than the
     fall of p of the decision without the feature; weights count as positive. "wrong" is the share of all effects whose
-    sign the scores miss. Beside attention: attention x gradient, gradient x input with attention held, and `methods`.
-    Features are left out as in `agreement`.
+    sign the scores miss, "chance" how often a feature drawn at random speaks against the decision. Beside attention:
+    attention x gradient, gradient x input with attention held, and `methods`. Features are left out as in `agreement`.
     """
     free = ~scene.item.special
     drops = np.full(len(free), np.nan)
@@ -64,11 +69,13 @@ def signs(
         own = place.free & free
         scores = {"attention": place.attention, "attention x gradient": scene.attention_gradient(place)[1]}
         scores |= {"gradient x input": scene.gradient, **named}
-        return {
+        found = {
             f"{name}: {ranking}": value
             for ranking, one in scores.items()
             for name, value in _violations(one[own], drops[own]).items()
         }
+        effects = drops[own][np.abs(drops[own]) > ROUNDING]
+        return found | {"violated: chance": float((effects < 0).mean()) if len(effects) else float("nan")}
 
     return scene.at_places(layers, heads, rows, special, measure)
 

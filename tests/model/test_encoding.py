@@ -754,6 +754,12 @@ def test_no_image_processor(processor: Any) -> None:
         image(picture(4, 4), wordpiece() if processor else None)
 
 
+@pytest.mark.parametrize("size", [(0, 0), (0, 3), (3, 0)])
+def test_a_picture_without_pixels_is_refused(size: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match=f"a picture needs pixels, and this one has {size[0]} x {size[1]}"):
+        image(Image.new("RGB", size))
+
+
 def test_pixels_that_are_not_finite_are_refused() -> None:
     processor = ViTImageProcessorPil(size={"height": 16, "width": 16}, image_mean=[0.5] * 3, image_std=[0.5, 0.0, 0.5])
     with pytest.raises(ValueError, match=r"must give finite pixels.* look at its image_mean"):

@@ -60,6 +60,8 @@ def _from_array(array: np.ndarray) -> Image.Image:
 
 def _rgb(picture: Image.Image) -> Image.Image:
     """A PIL image of any mode, turned as its EXIF data say, in RGB."""
+    if 0 in picture.size:
+        raise ValueError(f"a picture needs pixels, and this one has {picture.width} x {picture.height}")
     picture = ImageOps.exif_transpose(picture)
     if picture.mode[0] in "IF":  # 16 and 32 bits, which Pillow would clip at 255
         values = np.asarray(picture).astype(np.float64)

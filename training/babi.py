@@ -114,6 +114,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, answers: list[str]) -> BertFo
         num_attention_heads=HEADS,
         intermediate_size=2 * WIDTH,
         max_position_embeddings=LONGEST,
+        initializer_range=WIDTH**-0.5,  # with the usual 0.02, small layers take long to find anything
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
         pad_token_id=tokenizer.pad_token_id,

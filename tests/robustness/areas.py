@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import HealthCheck, Phase, given, settings
 
+from audit_cases import audit_cases
 from call_cases import input_cases, looking_cases, metric_cases, option_cases, target_cases, wrap_cases
 from command_cases import command_cases
 from fault_cases import fault_cases
@@ -32,6 +33,7 @@ AREAS = {
         Area("options", option_cases, 80),
         Area("metrics", metric_cases, 50),
         Area("looking", looking_cases, 30),
+        Area("audits", audit_cases, 40),
         Area("wrap", wrap_cases, 40),
         Area("faults", fault_cases, 50),
         Area("data", data_cases, 40),

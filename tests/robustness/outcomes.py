@@ -22,7 +22,14 @@ from whence.model.subject import Subject
 
 SOURCE = str(Path(whence.__file__).parent)
 # Modules with functions that cases hand to whence as their own: encoders, targets, options.
-CALLERS = ("families.py", "target_strategies.py", "option_strategies.py", "call_cases.py", "fault_cases.py")
+CALLERS = (
+    "families.py",
+    "target_strategies.py",
+    "option_strategies.py",
+    "call_cases.py",
+    "audit_cases.py",
+    "fault_cases.py",
+)
 SECONDS = 60.0  # after which a case counts as a hang: every one is done in a few seconds on a slow machine
 LETTERS = 2000  # of a message; it may quote what the caller wrote
 SENTENCES = (ValueError, TypeError, FileNotFoundError, ImportError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LAYERS, WIDTH, HEADS = 3, 96, 4
 STEPS, BATCH_SIZE, RATE, SEED = 3000, 64, 1e-3, 0
 LONGEST = 80  # tokens of a story of ten sentences and its question
+PEOPLE = ("Daniel", "John", "Mary", "Sandra")
 FILES = "babi/qa1_single-supporting-fact_10k_{}.txt"
 
 
@@ -45,9 +47,9 @@ def run(data: Path | None) -> None:
     answers = sorted({question.answer for question in train})
 
     def loss(model: nn.Module, step: int) -> Tensor:
-        rows = torch.randint(len(train), (BATCH_SIZE,)).tolist()
-        labels = torch.tensor([answers.index(train[row].answer) for row in rows])
-        return model(**encoded(tokenizer, [train[row] for row in rows]), labels=labels).loss
+        chosen = [renamed(random.choice(train), answers) for _ in range(BATCH_SIZE)]
+        labels = torch.tensor([answers.index(question.answer) for question in chosen])
+        return model(**encoded(tokenizer, chosen), labels=labels).loss
 
     plan = common.Plan(steps=STEPS, rate=RATE, average=0.995, seed=SEED)
     model = make_model(tokenizer, answers)
@@ -76,6 +78,18 @@ def read(file: Path) -> list[Question]:
         else:
             story[int(number)] = text.strip()
     return questions
+
+
+def renamed(question: Question, places: list[str]) -> Question:
+    """The same story with people and places exchanged at random, so that it cannot be learned by heart."""
+    new = dict(zip(places, random.sample(places, len(places)), strict=True))
+    new |= dict(zip(PEOPLE, random.sample(PEOPLE, len(PEOPLE)), strict=True))
+
+    def rename(text: str) -> str:
+        return re.sub(r"\w+", lambda word: new.get(word[0], word[0]), text)
+
+    story = tuple(rename(sentence) for sentence in question.story)
+    return Question(story, rename(question.question), new[question.answer], question.supporting)
 
 
 def encoded(tokenizer: PreTrainedTokenizerFast, questions: list[Question]) -> dict[str, Tensor]:
@@ -152,8 +166,9 @@ CARD = common.Card(
 the data names it. A BERT of {LAYERS} layers (width {WIDTH}, {HEADS} heads), one token per word; the story is the first
 text and the question the second. The benchmarks ask on it whether attention shows that sentence.
 
-**Recipe.** {STEPS} steps from random weights with AdamW in batches of {BATCH_SIZE}; the running mean of the weights is
-kept. Weights are stored in half precision and load as float32. `python -m training babi --data FOLDER` repeats it.
+**Recipe.** {STEPS} steps from random weights with AdamW in batches of {BATCH_SIZE} stories, in which people and places
+are exchanged at random; the running mean of the weights is kept. Weights are stored in half precision and load as
+float32. `python -m training babi --data FOLDER` repeats it.
 
 **Test.** Accuracy {{accuracy}} on the 1,000 test questions, measured with the files in this folder.
 """,

@@ -328,6 +328,13 @@ def evil_results() -> dict[str, Result]:
     }
 
 
+def test_a_figure_of_names_with_a_lone_surrogate_can_be_drawn(tmp_path: Path) -> None:
+    odd = "a \ud83d film"
+    names_example(target=Target(name=odd, place=odd), names=(odd,) * 4, kinds={odd: (odd,) * 4}).write(
+        tmp_path / "a.png"
+    )
+
+
 def test_a_page_with_a_lone_surrogate_can_be_written(tmp_path):
     calls = conservation_example()
     odd = replace(calls.rows[0], block="a \ud83d film")

@@ -36,7 +36,7 @@ def _draw_names(axes: Any, found: NameAudit) -> None:
     axes.set_yticks(range(len(shown)), [tick(row.name) for row in shown], fontsize="xx-small", parse_math=False)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.axvline(0, color="0.6", linewidth=0.8)
-    axes.set_xlabel(f"relevance for the {found.target}", fontsize="small", parse_math=False)
+    axes.set_xlabel(wrapped(f"relevance for the {found.target}", 60), fontsize="small", parse_math=False)
     axes.tick_params(axis="x", labelsize="small")
     axes.spines[["top", "right"]].set_visible(False)
     for group, colour in own.items():

@@ -42,8 +42,8 @@ def digit() -> Image.Image:
 
 def texture(number: int) -> Image.Image:
     """A textured shape, as the model `textures` is trained on."""
-    chosen = {"texture": ["striped", "dotted"], "colour": ["blue", "yellow"], "shape": ["star", "round"]}
-    return Image.fromarray(textures_data.draw(chosen, np.random.default_rng(5))[0][number])
+    chosen = {"texture": ["striped", "dotted"], "colour": ["green", "grey"], "shape": ["star", "round"]}
+    return Image.fromarray(textures_data.draw(chosen, np.random.default_rng(7))[0][number])
 
 
 def ladybug() -> Image.Image:

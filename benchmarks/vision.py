@@ -51,6 +51,7 @@ FEWER = {
     **dict.fromkeys(("decompx", "path_gradients", "integrated_gradients"), MIDDLE),
     **dict.fromkeys(("lime", "shap", "score_cam", "rise"), SLOW),
 }
+BASELINES = ("uniform", "centre", "random")
 CHUNK = 4  # pictures that are explained and written down together
 
 CONCEPTS = ("dotted", "red", "yellow", "orange", "blue")
@@ -60,6 +61,8 @@ UNITS = (
     *("head:2:1", "head:4:3", "channel(3, 17)"),
     *("ladybug", "school bus"),
 )
+
+SHOWN = ("gae", "transformer_attribution", "attnlrp", "leave_one_out", "grad_cam")  # methods whose maps are drawn
 
 
 @dataclass(frozen=True)
@@ -170,24 +173,33 @@ def _reached(values: np.ndarray, level: float) -> np.ndarray:
 
 
 def print_methods(subject: whence.Subject, photos: Sequence[Photo], methods: Sequence[str], file: Path) -> None:
-    """Two tables: localisation, and insertion and deletion; a third one beside published figures."""
+    """Tables of localisation, and of insertion and deletion, then one beside published figures.
+
+    Methods that saw fewer pictures stand below, beside the baselines on those same pictures: means over different
+    pictures cannot be compared.
+    """
     found: dict[str, dict[str, np.ndarray]] = {}
-    for method in methods:
+    for method in dict.fromkeys([*BASELINES, *methods]):
         try:
             found[method] = measure(subject, photos, method, file)
         except ValueError as error:
             print(f"{method} does not apply: {error}", flush=True)
+    counts = sorted({len(one[REGION[0]]) for one in found.values()}, reverse=True)
+    groups = [
+        {
+            method: {metric: values[:count] for metric, values in one.items()}
+            for method, one in found.items()
+            if method in BASELINES or len(one[REGION[0]]) == count
+        }
+        for count in counts
+    ]
     print("\n| method | pictures | pointing | energy | IoU, best threshold | box IoU >= 0.5, best threshold |")
     print("|---|---:|---:|---:|---:|---:|")
-    for method, one in sorted(found.items(), key=lambda pair: -np.nanmean(pair[1][REGION[1]])):
-        cells = [with_interval(one[metric]) for metric in REGION]
-        cells += [best_threshold(one, OVERLAP), best_threshold(one, BOXES, 0.5)]
-        print(f"| `{method}` | {len(one[REGION[0]])} | " + " | ".join(cells) + " |")
+    for group in groups:
+        print("\n".join(localisation_rows(group)))
     print("\n| method | pictures | insertion | deletion | difference |\n|---|---:|---:|---:|---:|")
-    gaps = {method: one[CURVES[0]] - one[CURVES[1]] for method, one in found.items()}
-    for method, gap in sorted(gaps.items(), key=lambda pair: -pair[1].mean()):
-        cells = [with_interval(values) for values in (found[method][CURVES[0]], found[method][CURVES[1]], gap)]
-        print(f"| `{method}` | {len(gap)} | " + " | ".join(cells) + " |")
+    for group in groups:
+        print("\n".join(curve_rows(group)))
     print("\n| method | pixel accuracy | mAP | mIoU | negative | positive |\n|---|---:|---:|---:|---:|---:|")
     for method, published in PUBLISHED.items():
         if method in found:
@@ -195,6 +207,30 @@ def print_methods(subject: whence.Subject, photos: Sequence[Photo], methods: Seq
             pairs = zip(ours, published, strict=True)
             cells = [f"{value:.1f} ({'-' if np.isnan(known) else known})" for value, known in pairs]
             print(f"| `{method}` | " + " | ".join(cells) + " |")
+
+
+def localisation_rows(found: dict[str, dict[str, np.ndarray]]) -> list[str]:
+    """The rows of methods, the highest energy first."""
+    rows = []
+    for method, one in sorted(found.items(), key=lambda pair: -np.nanmean(pair[1][REGION[1]])):
+        cells = [with_interval(one[metric]) for metric in REGION]
+        cells += [best_threshold(one, OVERLAP), best_threshold(one, BOXES, 0.5)]
+        rows.append(f"| {_named(method)} | {len(one[REGION[0]])} | " + " | ".join(cells) + " |")
+    return rows
+
+
+def curve_rows(found: dict[str, dict[str, np.ndarray]]) -> list[str]:
+    """The rows of methods, the largest difference of insertion and deletion first."""
+    gaps = {method: one[CURVES[0]] - one[CURVES[1]] for method, one in found.items()}
+    rows = []
+    for method, gap in sorted(gaps.items(), key=lambda pair: -pair[1].mean()):
+        cells = [with_interval(values) for values in (found[method][CURVES[0]], found[method][CURVES[1]], gap)]
+        rows.append(f"| {_named(method)} | {len(gap)} | " + " | ".join(cells) + " |")
+    return rows
+
+
+def _named(method: str) -> str:
+    return f"*{method}*" if method in BASELINES else f"`{method}`"
 
 
 # ---- concepts and units ----------------------------------------------------------------------------------------------
@@ -239,6 +275,15 @@ def print_units(subject: whence.Subject, photos: Sequence[Photo], steps: int, vi
         sheet.quantize(128).save(picture, optimize=True)
 
 
+def draw_maps(subject: whence.Subject, file: Path) -> None:
+    """Maps of five methods over three drawings that the zoo may show, and that the model tells rightly."""
+    drawn = [zoo.examples("photos", 16, seed=3)[number] for number in (8, 9, 13)]
+    maps = whence.compare(subject, [one.input for one in drawn], list(SHOWN))
+    buffer = io.BytesIO()
+    whence.PictureGrid(tuple(maps), tuple(one.label for one in drawn)).plot().savefig(buffer, format="png", dpi=72)
+    Image.open(buffer).convert("RGB").quantize(96).save(file, optimize=True)
+
+
 def main() -> None:
     """Print all tables as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -251,13 +296,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("out/vision.jsonl"))
     parser.add_argument("--layers", nargs="+", type=int, default=[1, 3, 5])
-    parser.add_argument("--steps", type=int, default=160, help="of the search for what excites a unit")
+    parser.add_argument("--steps", type=int, default=100, help="of the search for what excites a unit")
     parser.add_argument("--views", type=int, default=4, help="of a step of that search")
     parser.add_argument("--picture", type=Path, help="write what was made for the units as one picture")
+    parser.add_argument("--maps", type=Path, help="write maps over drawings as one picture, and do nothing else")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    subject, photos = whence.load(options.model), photos_of(options.data / "tiny_imagenet16")
+    subject = whence.load(options.model)
+    if options.maps is not None:
+        draw_maps(subject, options.maps)
+        return
+    photos = photos_of(options.data / "tiny_imagenet16")
     if "methods" in options.only:
         print_methods(subject, balanced(photos, options.pictures, options.seed), options.methods, options.out)
     if "concepts" in options.only:

@@ -115,7 +115,10 @@ def audited(
     rows = _run(plan, subject, encoded.items, resume, progress)
     notes = [f"Cut to the model's length: {encoded.cut} of {len(raws)} inputs."] if encoded.cut else []
     if len(rows) > len(raws):
-        notes.append(f"Every generated token counts as an example: {len(rows)} of {len(raws)} inputs.")
+        notes.append(
+            f"Every generated token counts as an example, {len(rows)} of {counted(len(raws), 'input')}; tokens of one "
+            "text depend on each other, so intervals are too narrow."
+        )
     texts = [_text(item) for item in (encoded.items.get(n) or encoded.first for n in range(len(raws)))]
     given = ["" if label is None else str(label) for label in labels]
     return Audit(

@@ -25,7 +25,7 @@ from whence.core.sensitivities import Sensitivity
 from whence.core.specs import Between, checked
 from whence.core.wording import shown
 from whence.debate.auditing import audited
-from whence.debate.places import Heads, Layers, Rows
+from whence.debate.places import AttentionReading, Heads, Layers, Rows
 from whence.measure.arbitration import By, Labels, arbitrated
 from whence.measure.call_types import Data, Raw, RawInput, RawInputs, TargetLike, TargetLikes, Truth
 from whence.measure.evaluation import evaluated
@@ -421,6 +421,7 @@ def audit(
     heads: Heads | None = None,
     rows: Rows | None = None,
     special: bool | None = None,
+    reading: AttentionReading | None = None,
     limit: int | None = None,
     seed: int = 0,
     truncate: bool = False,
@@ -433,13 +434,14 @@ def audit(
     them, and all that edit attention are run if none is named. `layers`, `heads`, `rows` and `special` say for all of
     them what attention is read and edited, where an experiment does not say so itself: the "last" layer, "each" in
     turn, "all" at once, or numbers; heads "together", one by one ("each") or numbers; the rows of the "deciding" tokens
-    or "all"; whether special tokens take part. Decisions are those that the model makes; labels tell which are right.
+    or "all"; whether special tokens take part; `reading` "rollout" where weights are only read. Decisions are those
+    that the model makes; labels tell which are right.
     `resume` names a file to which every few examples are added; a run that was stopped goes on from it.
     """
     _check_call(subject, limit=limit, seed=seed, truncate=truncate, resume=resume, progress=progress)
     if experiments is not None:
         _check_specs("experiments", experiments)
-    options = {"layers": layers, "heads": heads, "rows": rows, "special": special}
+    options = {"layers": layers, "heads": heads, "rows": rows, "special": special, "reading": reading}
     shared = {name: value for name, value in options.items() if value is not None}
     settings: dict[str, Any] = {"limit": limit, "seed": seed, "truncate": truncate}
     return audited(subject, data, experiments, shared, resume=resume, progress=progress, **settings)

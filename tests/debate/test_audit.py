@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import whence
 from families import LABELS, TEXTS, family, fresh, subject_of
-from planted_attention import planted, texts
+from planted_attention import WORDS, Planted, encode, planted, texts
 from whence.cli import app
 from whence.core import registry
 from whence.core.audits import GRADES, Audit, Quantity
@@ -308,6 +308,14 @@ def test_examples_of_one_class_without_labels_have_no_groups_and_no_accuracy() -
     found = whence.audit(subject_of("bert"), [TEXTS[0]] * 3, ["uniform"])
     assert found.groups("predicted") == {} and found.groups("length") == {}
     assert "right" not in found["uniform"].names and found.labels == ("", "", "")
+
+
+def test_an_output_that_never_changes_has_findings_without_an_answer_from_numbers_that_do_not_exist() -> None:
+    model = Planted("irrelevant").eval()
+    model.beside.zero_()
+    found = whence.audit(whence.wrap(model, encode=encode, labels=WORDS), texts(6), [*QUICK, SEARCH])
+    assert found["agreement"].grade == found["signs"].grade == "cannot tell"
+    assert found["permutation"].grade == found["uniform"].grade == found["erasure"].grade == "does not"
 
 
 WRONG: list[tuple[Callable[[], Any], str]] = [

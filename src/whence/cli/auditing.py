@@ -23,6 +23,7 @@ whence audit ./digits -m digits --experiment "removal(methods=['gae', 'lrp'])" -
 EXPERIMENT = "Names or name(option=value), commas between; may be repeated. whence experiments lists them."
 LAYERS = "What layers are read and edited: last, each (in turn), all (at once), or numbers as 3 or [0, 5]."
 HEADS = "together, each (one by one, averaged), or numbers."
+READING = "attention or rollout, where weights are only read."
 ROWS = "deciding (of the tokens that the output reads) or all."
 
 
@@ -34,6 +35,7 @@ def audit(
     layers: Annotated[str | None, typer.Option("--layers", help=LAYERS)] = None,
     heads: Annotated[str | None, typer.Option("--heads", help=HEADS)] = None,
     rows: Annotated[str | None, typer.Option("--rows", help=ROWS)] = None,
+    reading: Annotated[str | None, typer.Option("--reading", help=READING)] = None,
     special: Annotated[bool, typer.Option("--special", help="Edit the weights of special tokens, too.")] = False,
     limit: Limit = None,
     resume: Annotated[
@@ -59,6 +61,7 @@ def audit(
         heads=_choice(heads),
         rows=rows,  # type: ignore[arg-type]
         special=special or None,
+        reading=reading,  # type: ignore[arg-type]
         limit=limit,
         seed=seed,
         truncate=truncate,

@@ -117,7 +117,7 @@ def _removed(evidence: Evidence, options: dict[str, Any]) -> Conclusion:
     )
 
 
-RANKINGS = ("random", "attention", "gradient", "attention x gradient")
+RANKINGS = ("attention", "random", "gradient", "attention x gradient")
 
 
 @experiment(
@@ -155,7 +155,7 @@ def removal(
         orders += [free[np.argsort(-scores[free], kind="stable")] for scores in rankings.values()]
         needed = until_flip(scene, place, orders) / len(free)
         found: dict[str, float] = {}
-        for name in dict.fromkeys(names):
+        for name in dict.fromkeys(["attention", *names]):
             own = needed[[one == name for one in names]]
             never = np.isnan(own)
             found[f"removed: {name}"] = float(own[~never].mean()) if (~never).any() else float("nan")

@@ -39,8 +39,8 @@ def _erased(evidence: Evidence, options: dict[str, Any]) -> Conclusion:
         graded(wins.mean, wins.interval, RARELY, MOSTLY) if moves else "does not",
         f"Without the highest weight the output moves further than without a random other one on {wins.mean:.0%} of "
         f"the examples (Jensen-Shannon divergence {evidence.said('effect of highest')} against "
-        f"{evidence.said('effect of random')}{'' if moves else ', hardly any'}); the decision changes on {shares[0] + shares[1]:.0%} against "
-        f"{shares[0] + shares[2]:.0%}.",
+        f"{evidence.said('effect of random')}{'' if moves else ', hardly any'}); the decision changes on "
+        f"{shares[0] + shares[1]:.0%} against {shares[0] + shares[2]:.0%}.",
         (table,),
     )
 

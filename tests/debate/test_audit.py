@@ -22,7 +22,7 @@ from whence.core import registry
 from whence.core.audits import GRADES, Audit, Quantity
 from whence.debate import auditing
 from whence.debate.places import Place, places_of
-from whence.debate.verdicts import Conclusion, graded
+from whence.debate.verdicts import Conclusion, Evidence, graded
 from whence.model.attention_runs import AttentionRuns
 
 QUICK = ["agreement(top=2)", "permutation(permutations=5)", "uniform", "erasure", "removal(draws=1)", "signs"]
@@ -207,6 +207,15 @@ def test_grades_are_given_by_thresholds() -> None:
     with pytest.raises(ValueError, match="a grade is one of"):
         whence.Finding("x", "?", "!", "maybe")
     assert set(GRADES) == {"explains", "partly", "does not", "cannot tell"}
+
+
+def test_a_highest_weight_that_hardly_moves_the_output_explains_nothing() -> None:
+    numbers = dict.fromkeys(("both flip", "only highest flips", "only random flips", "neither flips"), np.zeros(9))
+    numbers |= {"highest has the greater effect": np.ones(9), "effect of random": np.full(9, 1e-9)}
+    for effect, grade in ((1e-5, "does not"), (1e-2, "explains")):
+        evidence = Evidence({**numbers, "effect of highest": np.full(9, effect)}, 9)
+        conclude = registry.find("experiment", "erasure").conclude
+        assert conclude is not None and conclude(evidence, {}).grade == grade
 
 
 def test_a_number_without_values_is_nan() -> None:

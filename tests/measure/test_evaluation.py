@@ -221,7 +221,7 @@ def test_semicolons_part_cells_where_the_header_has_them(tmp_path: Path) -> None
 
 
 def test_odd_names_of_columns_are_told_on_one_line() -> None:
-    with pytest.raises(ValueError, match="row 0 fills the columns 'te.*xt', 'other'; one of text") as told:
+    with pytest.raises(ValueError, match=r"row 0 fills the columns 'te.*xt', 'other'; one of text") as told:
         datasets.read(pytest.importorskip("pandas").DataFrame([{"te\x0c\nxt": "a", "other": "b"}]))
     assert "\n" not in str(told.value)
 

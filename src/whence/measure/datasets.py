@@ -150,8 +150,8 @@ def records(file: Path) -> Iterator[Mapping[str, Any]]:
         raise ValueError(f"{file.name} is not UTF-8 text ({error.reason}); save it as UTF-8") from error
     except csv.Error as error:
         raise ValueError(
-            f"{file.name} cannot be read as a table ({in_one_line(error)}); look for a quote that is not closed, or a cell of more "
-            f"than {csv.field_size_limit():,} characters"
+            f"{file.name} cannot be read as a table ({in_one_line(error)}); look for a quote that is not closed, or a "
+            f"cell of more than {csv.field_size_limit():,} characters"
         ) from error
 
 

@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import softmax
+from transformers import AttentionInterface
+from transformers.models.bert.modeling_bert import eager_attention_forward
 
+import whence
+from families import Head, fresh
 from planted_attention import WORDS, Planted, planted, texts
 from whence.debate.experiments.adversary import Search, adversary
 from whence.debate.experiments.agreement import agreement
@@ -246,9 +250,9 @@ def test_adversary(text: str) -> None:
     assert 0 <= divergence <= math.log(2)
 
 
-def _places(own: Scene) -> list[Any]:
+def _places(own: Scene, layers: Any = "last") -> list[Any]:
     found: list[Any] = []
-    own.at_places("last", "together", "deciding", False, lambda place: found.append(place) or {})  # type: ignore[func-returns-value]
+    own.at_places(layers, "together", "deciding", False, lambda place: found.append(place) or {})  # type: ignore[func-returns-value]
     return found
 
 
@@ -262,3 +266,60 @@ def test_a_permutation_test_on_exchangeable_outputs_is_calibrated() -> None:
         outputs = torch.from_numpy(softmax(alphas @ values, -1))[:, None]
         calls += outlying(outputs) <= 0.05
     assert 0.02 <= calls / 1000 <= 0.07
+
+
+def test_gradients_hold_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """x dp/dx of a transformer written from scratch, weights detached by hand; attached, they give other numbers."""
+    made = fresh("from-scratch")
+    subject = whence.wrap(made.model, **made.kwargs)
+    item = subject.encode(made.inputs[0])
+    found = Scene(subject, item, MaskedRuns(subject)).gradient
+    ids = torch.from_numpy(item.tensors["input"])[None]
+
+    def by_hand() -> np.ndarray:
+        words = made.model.word(ids).detach().requires_grad_()
+        handle = made.model.word.register_forward_hook(lambda module, given, out: words)
+        value = made.model(ids).softmax(-1).max()
+        handle.remove()
+        return (words * torch.autograd.grad(value, words)[0]).sum(-1)[0].detach().numpy()
+
+    free = by_hand()
+    monkeypatch.setattr(Head, "forward", lambda head, x: _detached(head, x))
+    np.testing.assert_allclose(found, by_hand(), atol=1e-6)
+    assert np.abs(found - free).max() > 1e-3
+
+
+def _detached(head: Any, x: torch.Tensor) -> torch.Tensor:
+    time = x.shape[1]
+    scores = head.query(x) @ head.key(x).transpose(1, 2) / head.key.out_features**0.5
+    return scores.masked_fill(~head.past[:time, :time], float("-inf")).softmax(-1).detach() @ head.value(x)
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_the_adversary_keeps_its_epsilon_in_the_plain_model(layers: Any) -> None:
+    """BERT with the found weights put in by an attention function of transformers, and nothing of whence between."""
+    made = fresh("bert")
+    subject = whence.wrap(made.model, made.processor, **made.kwargs)
+    own = Scene(subject, subject.encode(made.inputs[0]), MaskedRuns(subject))
+    place = next(iter(_places(own, layers)))
+    search = Search(own, place, 0.02, 3, np.random.default_rng(0))
+    search.run(40, 0.1, 500.0)
+    divergence, change = search.verified()
+    number = int((place.divergence(search.best) - divergence).abs().argmin())
+    new = {block.record.order: (w[number], block.rows) for block, w in zip(place.blocks, search.best, strict=True)}
+
+    def exchanging(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
+        mixed, weights = eager_attention_forward(module, query, key, value, mask, **options)
+        if module.layer_idx in new:
+            weights = weights.index_copy(2, new[module.layer_idx][1], new[module.layer_idx][0][None].float())
+            mixed = (weights @ value).transpose(1, 2)
+        return mixed, weights
+
+    with torch.no_grad():
+        plain = made.model(**own.runs.batch.tensors).logits
+        AttentionInterface.register("exchanging", exchanging)
+        made.model.config._attn_implementation = "exchanging"
+        edited = made.model(**own.runs.batch.tensors).logits
+    p, q = (softmax(logits[0].double().numpy()) for logits in (plain, edited))
+    assert tvd(p, q) <= 0.02 + 1e-6 and tvd(p, q) == pytest.approx(change, abs=1e-5)
+    assert 0.05 < divergence <= math.log(2)

@@ -102,7 +102,7 @@ def test_a_folder_of_pictures(tmp_path: Path) -> None:
     [
         ([], ValueError, "the data is empty"),
         ("missing.csv", FileNotFoundError, "there is no file or folder"),
-        ("odd.csv", ValueError, "odd.csv, row 1 fills the columns a, b"),
+        ("odd.csv", ValueError, "odd.csv, row 1 fills the columns 'a', 'b'"),
         ("odd.txt", ValueError, "is none of CSV"),
     ],
 )
@@ -203,7 +203,7 @@ def test_a_byte_order_mark_and_spaces_are_no_part_of_a_name(kind: str, planted: 
         ("a.parquet", b"PAR1 nothing of the kind", "a.parquet cannot be read as Parquet"),
         ("a.jsonl", b"[" * 100_000 + b"\n", "a.jsonl, line 1 is not JSON"),
         ("a.csv", b"text;label\na good; nice film;odd\n", "a.csv, row 1 has more cells than the header names; put"),
-        ("a.csv", b"text,label\na garden,negative\n,negative\n", "a.csv, row 2 fills the columns label; one of text"),
+        ("a.csv", b"text,label\na garden,negative\n,negative\n", "a.csv, row 2 fills the columns 'label'; one of text"),
     ],
 )
 def test_tables_that_would_be_misread(name: str, content: bytes, sentence: str, planted: Any, tmp_path: Path) -> None:
@@ -218,6 +218,12 @@ def test_semicolons_part_cells_where_the_header_has_them(tmp_path: Path) -> None
     assert datasets.read(file)[:2] == (["a good, nice film; truly", "a dull one, really"], ["1", "0"])
     file.write_text('"text","label"\n"one; two",1\n')
     assert datasets.read(file)[:2] == (["one; two"], ["1"])
+
+
+def test_odd_names_of_columns_are_told_on_one_line() -> None:
+    with pytest.raises(ValueError, match=r"row 0 fills the columns 'te.*xt', 'other'; one of text") as told:
+        datasets.read(pytest.importorskip("pandas").DataFrame([{"te\x0c\nxt": "a", "other": "b"}]))
+    assert "\n" not in str(told.value)
 
 
 def test_rows_in_python(planted: Any) -> None:

@@ -19,7 +19,7 @@ from whence.core.sensitivities import Sensitivity
 from whence.debate.auditing import audited
 from whence.debate.names import Settings as NameSettings
 from whence.debate.names import audit_names as names_audited
-from whence.debate.places import Heads, Layers, Rows
+from whence.debate.places import AttentionReading, Heads, Layers, Rows
 from whence.measure.call_types import Data, TargetLike
 from whence.model.subject import Subject
 
@@ -101,6 +101,7 @@ def audit(
     heads: Heads | None = None,
     rows: Rows | None = None,
     special: bool | None = None,
+    reading: AttentionReading | None = None,
     limit: int | None = None,
     seed: int = 0,
     truncate: bool = False,
@@ -113,13 +114,14 @@ def audit(
     them, and all that edit attention are run if none is named. `layers`, `heads`, `rows` and `special` say for all of
     them what attention is read and edited, where an experiment does not say so itself: the "last" layer, "each" in
     turn, "all" at once, or numbers; heads "together", one by one ("each") or numbers; the rows of the "deciding" tokens
-    or "all"; whether special tokens take part. Decisions are those that the model makes; labels tell which are right.
+    or "all"; whether special tokens take part; `reading` "rollout" where weights are only read. Decisions are those
+    that the model makes; labels tell which are right.
     `resume` names a file to which every few examples are added; a run that was stopped goes on from it.
     """
     check_call(subject, limit=limit, seed=seed, truncate=truncate, resume=resume, progress=progress)
     if experiments is not None:
         check_specs("experiments", experiments)
-    options = {"layers": layers, "heads": heads, "rows": rows, "special": special}
+    options = {"layers": layers, "heads": heads, "rows": rows, "special": special, "reading": reading}
     shared = {name: value for name, value in options.items() if value is not None}
     settings: dict[str, Any] = {"limit": limit, "seed": seed, "truncate": truncate}
     return audited(subject, data, experiments, shared, resume=resume, progress=progress, **settings)

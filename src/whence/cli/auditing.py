@@ -29,6 +29,7 @@ NAMES = (
     "or faker:en_US,tr_TR."
 )
 FIND = "With --names: the names to exchange in the texts, commas between; default: those of the list, and {name}."
+READING = "attention or rollout, where weights are only read."
 ROWS = "deciding (of the tokens that the output reads) or all."
 
 
@@ -40,6 +41,7 @@ def audit(
     layers: Annotated[str | None, typer.Option("--layers", help=LAYERS)] = None,
     heads: Annotated[str | None, typer.Option("--heads", help=HEADS)] = None,
     rows: Annotated[str | None, typer.Option("--rows", help=ROWS)] = None,
+    reading: Annotated[str | None, typer.Option("--reading", help=READING)] = None,
     special: Annotated[bool, typer.Option("--special", help="Edit the weights of special tokens, too.")] = False,
     names: Annotated[str | None, typer.Option("--names", metavar="LIST", help=NAMES)] = None,
     find: Annotated[str | None, typer.Option("--find", metavar="NAMES", help=FIND)] = None,
@@ -63,7 +65,14 @@ def audit(
         raise Misuse(f"there is no file or folder {shown(str(data))} to audit on")
     subject = load(model, kind_of(data), device)
     if names is not None:
-        edits = {"--experiment": experiment, "--layers": layers, "--heads": heads, "--rows": rows, "--resume": resume}
+        edits = {
+            "--experiment": experiment,
+            "--layers": layers,
+            "--heads": heads,
+            "--rows": rows,
+            "--reading": reading,
+            "--resume": resume,
+        }
         _refuse("--names exchanges names and edits no attention", edits)
         give(
             _of_names(subject, data, names, find, method, target, limit=limit or 100, seed=seed, truncate=truncate),
@@ -79,6 +88,7 @@ def audit(
         heads=_choice(heads),
         rows=rows,  # type: ignore[arg-type]
         special=special or None,
+        reading=reading,  # type: ignore[arg-type]
         limit=limit,
         seed=seed,
         truncate=truncate,

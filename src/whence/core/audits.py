@@ -128,6 +128,10 @@ class Audit(Result):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set("lengths", read_only(np.array(self.lengths, dtype=int)))
+        counts = {len(self.examples), len(self.predicted), len(self.labels), len(self.lengths)}
+        counts |= {len(quantity.values) for finding in self.findings for quantity in finding.quantities}
+        if len(counts) > 1:
+            raise ValueError(f"every number has one value per example, and there are {sorted(counts)} of them")
 
     def __repr__(self) -> str:
         return f"Audit({self.model}: {len(self.findings)} experiments on {len(self.examples)} examples)"
@@ -145,7 +149,7 @@ class Audit(Result):
 
     @property
     def verdict(self) -> str:
-        """The grade over all experiments that can tell, one of `GRADES`: their mean, in thirds of "partly" or more."""
+        """The grade over all experiments that can tell, one of `GRADES`: by the mean of their `POINTS`."""
         points = [POINTS[finding.grade] for finding in self.findings if finding.grade in POINTS]
         if not points:
             return "cannot tell"

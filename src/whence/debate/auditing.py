@@ -28,7 +28,6 @@ from whence.model.subject import Subject
 from whence.model.target_specs import resolve
 from whence.model.targets import names_class
 
-SHARED = ("layers", "heads", "rows", "special")  # options that an audit sets for all experiments that have them
 LONGEST = 200  # letters of a text that a result keeps
 READ: dict[str, dict[Any, str]] = {
     "layers": {"last": "the last layer", "each": "each layer in turn", "all": "all layers at once"},
@@ -115,8 +114,11 @@ def audited(
     rows = _run(plan, subject, encoded.items, resume, progress)
     notes = [f"Cut to the model's length: {encoded.cut} of {len(raws)} inputs."] if encoded.cut else []
     if len(rows) > len(raws):
-        notes.append(f"Every generated token counts as an example: {len(rows)} of {len(raws)} inputs.")
-    texts = [_text(item) for item in (encoded.items.get(n) or encoded.first for n in range(len(raws)))]
+        notes.append(
+            f"Every generated token counts as an example, {len(rows)} of {counted(len(raws), 'input')}; tokens of one "
+            "text depend on each other, so intervals are too narrow."
+        )
+    texts = [_text(encoded.items.get(n) or subject.encode(raw, truncate=truncate)) for n, raw in enumerate(raws)]
     given = ["" if label is None else str(label) for label in labels]
     return Audit(
         findings=tuple(_finding(number, spec, rows, seed) for number, spec in enumerate(chosen)),
@@ -265,7 +267,7 @@ def _finding(number: int, spec: tuple[Record, dict[str, Any]], rows: list[Row], 
     assert record.conclude is not None
     settings = {name: option.default for name, option in record.options.items()} | options
     found: dict[str, Conclusion] = {
-        where: record.conclude(Evidence(values, seed), settings) for where, values in by_place.items()
+        where: record.conclude(Evidence(values, len(rows), seed), settings) for where, values in by_place.items()
     }
     headline = next(iter(found.values()))
     notes = [*headline.notes]

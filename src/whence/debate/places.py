@@ -20,6 +20,7 @@ from whence.model.tap import AttentionRecord
 Layers = Literal["last", "each", "all"] | Number | list[Number]
 Heads = Literal["together", "each"] | Number | list[Number]
 Rows = Literal["deciding", "all"]
+AttentionReading = Literal["attention", "rollout"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,6 +44,8 @@ class Scene:
             raise Undefined(f"{subject.name} gives a number, and the experiments compare decisions among classes")
         self.label = label  # what is right, where it is known
         self.runs = AttentionRuns(subject, item)
+        if not self.runs.trace.deciding:
+            raise Undefined(f"the output of {subject.name} does not change with its attention, to first order")
 
     def generator(self, name: str) -> np.random.Generator:
         """A generator of random numbers: seed, example and experiment determine it."""
@@ -111,8 +113,7 @@ class Scene:
         for name, places in places_of(self.runs, layers, heads, rows, special).items():
             own = [measure(place) if place.free.sum() >= least else {} for place in places]
             names = dict.fromkeys(number for values in own for number in values)
-            with np.errstate(invalid="ignore"):
-                found[name] = {n: _mean([values[n] for values in own if n in values]) for n in names}
+            found[name] = {n: _mean([values[n] for values in own if n in values]) for n in names}
         return found
 
     def answered(self, place: Place, new: list[Tensor], **options: Any) -> Tensor:
@@ -149,7 +150,7 @@ class Scene:
         free = np.flatnonzero(~self.item.special)
         keep = np.ones((len(free), len(self.item.features)), bool)
         keep[np.arange(len(free)), free] = False
-        text = set(self.item.streams) == {"text"} and not self.subject.reads
+        text = set(self.item.streams) == {"text"} and not self.subject.reads and not self.subject.generates
         ask = Ask(keep, mask or ("delete" if text and len(free) > 1 else "auto"))
         answers = self.engine.answers([self.item], [ask], self.runs.aim)[0]
         return self.outputs(torch.from_numpy(np.stack(answers.rows)))

@@ -25,19 +25,19 @@ class Conclusion:
 class Evidence:
     """The numbers of all examples at one place, by name."""
 
-    def __init__(self, values: Mapping[str, np.ndarray], seed: int = 0) -> None:
-        self._values, self.seed = values, seed
+    def __init__(self, values: Mapping[str, np.ndarray], examples: int, seed: int = 0) -> None:
+        self._values, self._examples, self.seed = values, examples, seed
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
     def values(self, name: str) -> np.ndarray:
         """(example,), NaN where the number is not defined."""
-        return self._values[name]
+        return self._values.get(name, np.full(self._examples, np.nan))
 
     def quantity(self, name: str, values: np.ndarray | None = None) -> Quantity:
         """A number with its mean and interval; of other values, where they are given."""
-        return Quantity(name, "", self._values[name] if values is None else values, self.seed)
+        return Quantity(name, "", self.values(name) if values is None else values, self.seed)
 
     def mean(self, name: str) -> float:
         """The mean over examples."""
@@ -56,6 +56,8 @@ class Evidence:
         chosen = np.random.default_rng([self.seed, 8]).integers(len(above), size=(1000, len(above)))
         tops, bottoms = above[chosen].mean(1), below[chosen].mean(1)
         ratios = np.divide(tops, bottoms, out=np.full(len(tops), np.nan), where=np.abs(bottoms) > 1e-12)
+        if np.isnan(ratios).all():
+            return float("nan"), None
         low, high = np.nanquantile(ratios, [0.025, 0.975])
         return float(above.mean() / below.mean()), (float(low), float(high))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from whence.core.files import PICTURES, TABLES
 from whence.core.tasks import PARTS
-from whence.core.wording import shown
+from whence.core.wording import in_one_line, quoted, shown
 
 if TYPE_CHECKING:
     from whence.model.subject import Subject
@@ -95,9 +95,7 @@ def _example(row: Mapping[str, Any], where: str, folder: Path | None) -> tuple[A
     if not parts and len(others) == 1:
         parts = {"text": cells[others.pop()]}
     if not parts:
-        raise ValueError(
-            f"{where} fills the columns {', '.join(cells) or '(none)'}; one of {', '.join(PARTS)} is needed"
-        )
+        raise ValueError(f"{where} fills the columns {quoted(cells) or '(none)'}; one of {', '.join(PARTS)} is needed")
     if isinstance(parts.get("image"), str) and folder is not None:
         parts["image"] = folder / parts["image"]
     single = next(iter(parts.values())) if set(parts) in ({"text"}, {"image"}, {"prompt"}, {"source"}) else parts
@@ -152,8 +150,8 @@ def records(file: Path) -> Iterator[Mapping[str, Any]]:
         raise ValueError(f"{file.name} is not UTF-8 text ({error.reason}); save it as UTF-8") from error
     except csv.Error as error:
         raise ValueError(
-            f"{file.name} cannot be read as a table ({error}); look for a quote that is not closed, or a cell of more "
-            f"than {csv.field_size_limit():,} characters"
+            f"{file.name} cannot be read as a table ({in_one_line(error)}); look for a quote that is not closed, or a "
+            f"cell of more than {csv.field_size_limit():,} characters"
         ) from error
 
 
@@ -198,5 +196,5 @@ def _parquet(file: Path) -> list[dict[str, Any]]:
     try:
         found: list[dict[str, Any]] = pyarrow.parquet.read_table(file).to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"{file.name} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{file.name} cannot be read as Parquet: {in_one_line(error)}") from error
     return found

@@ -9,6 +9,7 @@ known. Both are tried out before they are used, and a model that gives something
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -316,7 +317,7 @@ def _handing_out(model: nn.Module, given: Mapping[Call, Any], copies: int) -> It
 
 def _stand_in(forward: Callable[..., Any], name: str, given: Mapping[Call, Any], copies: int) -> Callable[..., Any]:
     """The forward of a layer that is run only in the calls whose output is not known."""
-    calls = iter(range(10**9))
+    calls = itertools.count()
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         call = (name, next(calls))

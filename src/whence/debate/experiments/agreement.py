@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from scipy.stats import kendalltau
@@ -10,12 +10,11 @@ from scipy.stats import kendalltau
 from whence.core.registry import experiment
 from whence.core.specs import Between
 from whence.debate.distances import total_variation
-from whence.debate.places import Heads, Layers, Place, Rows
+from whence.debate.places import AttentionReading, Heads, Layers, Place, Rows
 from whence.debate.scenes import Scene, Values
 from whence.debate.verdicts import Conclusion, Evidence, graded, too_few
 from whence.model.masked_inputs import Way
 
-Reading = Literal["attention", "rollout"]
 LOW, HIGH = 0.3, 0.8  # of the ceiling: up to, and from which, the grade is clear
 LEAST_CEILING = 0.2  # below, the other explanations do not agree among themselves
 LEVEL = 0.05
@@ -52,7 +51,7 @@ def _agreed(evidence: Evidence, options: dict[str, Any]) -> Conclusion:
 def agreement(
     scene: Scene,
     *,
-    reading: Reading = "attention",
+    reading: AttentionReading = "attention",
     top: Annotated[int, Between(1, 1000)] = 5,
     mask: Way | None = None,
     layers: Layers = "last",

@@ -30,6 +30,7 @@ NAMES = (
 )
 FIND = "With --names: the names to exchange in the texts, commas between; default: those of the list, and {name}."
 READING = "attention or rollout, where weights are only read."
+RESUME = "Keep what is done in this file, and go on from it."
 ROWS = "deciding (of the tokens that the output reads) or all."
 
 
@@ -48,9 +49,7 @@ def audit(
     method: Annotated[str | None, typer.Option("--method", help="With --names: what gives the relevance.")] = None,
     target: Annotated[str | None, typer.Option("--target", help="With --names: what is explained.")] = None,
     limit: Limit = None,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", help="Keep what is done in this file, and go on from it.")
-    ] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", help=RESUME)] = None,
     save: Save = None,
     html: Html = None,
     csv: Csv = None,
@@ -65,21 +64,12 @@ def audit(
         raise Misuse(f"there is no file or folder {shown(str(data))} to audit on")
     subject = load(model, kind_of(data), device)
     if names is not None:
-        edits = {
-            "--experiment": experiment,
-            "--layers": layers,
-            "--heads": heads,
-            "--rows": rows,
-            "--reading": reading,
-            "--resume": resume,
-        }
-        _refuse("--names exchanges names and edits no attention", edits)
-        give(
-            _of_names(subject, data, names, find, method, target, limit=limit or 100, seed=seed, truncate=truncate),
-            files,
-        )
+        edits = {"experiment": experiment, "layers": layers, "heads": heads, "rows": rows, "reading": reading}
+        _refuse("--names exchanges names and edits no attention", edits | {"resume": resume})
+        more = {"limit": limit or 100, "seed": seed, "truncate": truncate}
+        give(_of_names(subject, data, names, find, method, target, **more), files)
         return
-    _refuse("without --names no name is exchanged", {"--find": find, "--method": method, "--target": target})
+    _refuse("without --names no name is exchanged", {"find": find, "method": method, "target": target})
     found = whence.audit(
         subject,
         data,
@@ -117,7 +107,7 @@ def _of_names(
 
 def _refuse(reason: str, given: dict[str, Any]) -> None:
     """An error for options that have no meaning together."""
-    needless = [name for name, value in given.items() if value]
+    needless = [f"--{name}" for name, value in given.items() if value]
     if needless:
         raise Misuse(f"{reason}, so {' and '.join(needless)} cannot be used here; leave it out")
 

@@ -44,13 +44,6 @@ PUBLISHED = {
     "transformer_attribution": (79.70, 86.03, 61.95, 54.16, 17.03),
     "gae": (np.nan, np.nan, np.nan, 54.61, 17.32),
 }
-# How many pictures, at most, methods see that run the model often.
-MIDDLE, SLOW = 64, 24
-FEWER = {
-    **dict.fromkeys(("leave_one_out", "occlusion", "smoothgrad", "value_zeroing", "vit_cx"), MIDDLE),
-    **dict.fromkeys(("decompx", "path_gradients", "integrated_gradients"), MIDDLE),
-    **dict.fromkeys(("lime", "shap", "score_cam", "rise"), SLOW),
-}
 BASELINES = ("uniform", "centre", "random")
 CHUNK = 4  # pictures that are explained and written down together
 
@@ -119,7 +112,7 @@ def photos_of(folder: Path) -> list[Photo]:
 
 
 def balanced(photos: Sequence[Photo], count: int, seed: int) -> list[Photo]:
-    """So many pictures, every class in turn; fewer of them are the first of more."""
+    """So many pictures, every class in turn."""
     rng = np.random.default_rng(seed)
     of_class: dict[str, list[Photo]] = {}
     for number in rng.permutation(len(photos)):
@@ -134,7 +127,6 @@ def balanced(photos: Sequence[Photo], count: int, seed: int) -> list[Photo]:
 def measure(subject: whence.Subject, photos: Sequence[Photo], method: str, file: Path) -> dict[str, np.ndarray]:
     """Every metric of one method, (picture,); what the file holds is not run again."""
     metrics = (*METRICS, *PIXELS) if method in PUBLISHED else METRICS
-    photos = photos[: FEWER.get(method, len(photos))]
     weights, known = weights_digest(subject), {}
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         row = json.loads(line)
@@ -173,33 +165,18 @@ def _reached(values: np.ndarray, level: float) -> np.ndarray:
 
 
 def print_methods(subject: whence.Subject, photos: Sequence[Photo], methods: Sequence[str], file: Path) -> None:
-    """Tables of localisation, and of insertion and deletion, then one beside published figures.
-
-    Methods that saw fewer pictures stand below, beside the baselines on those same pictures: means over different
-    pictures cannot be compared.
-    """
+    """Tables of localisation, and of insertion and deletion, then one beside published figures."""
     found: dict[str, dict[str, np.ndarray]] = {}
     for method in dict.fromkeys([*BASELINES, *methods]):
         try:
             found[method] = measure(subject, photos, method, file)
         except ValueError as error:
             print(f"{method} does not apply: {error}", flush=True)
-    counts = sorted({len(one[REGION[0]]) for one in found.values()}, reverse=True)
-    groups = [
-        {
-            method: {metric: values[:count] for metric, values in one.items()}
-            for method, one in found.items()
-            if method in BASELINES or len(one[REGION[0]]) == count
-        }
-        for count in counts
-    ]
-    print("\n| method | pictures | pointing | energy | IoU, best threshold | box IoU >= 0.5, best threshold |")
-    print("|---|---:|---:|---:|---:|---:|")
-    for group in groups:
-        print("\n".join(localisation_rows(group)))
-    print("\n| method | pictures | insertion | deletion | difference |\n|---|---:|---:|---:|---:|")
-    for group in groups:
-        print("\n".join(curve_rows(group)))
+    print("\n| method | pointing | energy | IoU, best threshold | box IoU >= 0.5, best threshold |")
+    print("|---|---:|---:|---:|---:|")
+    print("\n".join(localisation_rows(found)))
+    print("\n| method | insertion | deletion | difference |\n|---|---:|---:|---:|")
+    print("\n".join(curve_rows(found)))
     print("\n| method | pixel accuracy | mAP | mIoU | negative | positive |\n|---|---:|---:|---:|---:|---:|")
     for method, published in PUBLISHED.items():
         if method in found:
@@ -215,7 +192,7 @@ def localisation_rows(found: dict[str, dict[str, np.ndarray]]) -> list[str]:
     for method, one in sorted(found.items(), key=lambda pair: -np.nanmean(pair[1][REGION[1]])):
         cells = [with_interval(one[metric]) for metric in REGION]
         cells += [best_threshold(one, OVERLAP), best_threshold(one, BOXES, 0.5)]
-        rows.append(f"| {_named(method)} | {len(one[REGION[0]])} | " + " | ".join(cells) + " |")
+        rows.append(f"| {_named(method)} | " + " | ".join(cells) + " |")
     return rows
 
 
@@ -225,7 +202,7 @@ def curve_rows(found: dict[str, dict[str, np.ndarray]]) -> list[str]:
     rows = []
     for method, gap in sorted(gaps.items(), key=lambda pair: -pair[1].mean()):
         cells = [with_interval(values) for values in (found[method][CURVES[0]], found[method][CURVES[1]], gap)]
-        rows.append(f"| {_named(method)} | {len(gap)} | " + " | ".join(cells) + " |")
+        rows.append(f"| {_named(method)} | " + " | ".join(cells) + " |")
     return rows
 
 

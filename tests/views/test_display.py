@@ -330,9 +330,9 @@ def evil_results() -> dict[str, Result]:
 
 def test_a_figure_of_names_with_a_lone_surrogate_can_be_drawn(tmp_path: Path) -> None:
     odd = "a \ud83d film"
-    names_example(target=Target(name=odd, place=odd), names=(odd,) * 4, kinds={odd: (odd,) * 4}).write(
-        tmp_path / "a.png"
-    )
+    tests = (replace(names_example().tests[0], measure=odd, kind=odd, group=odd),)
+    found = names_example(names=(odd,) * 4, kinds={odd: (odd,) * 4}, tests=tests, target=Target(name=odd, place=odd))
+    found.write(tmp_path / "a.png")
 
 
 def test_a_page_with_a_lone_surrogate_can_be_written(tmp_path):

@@ -53,7 +53,12 @@ def test_rows(found: NameAudit) -> list[tuple[tuple[str, ...], bool]]:
     for test in found.tests:
         low, high = (signed(end, scale) for end in test.interval)
         cells = (
-            *(test.measure, printable(test.kind), printable(test.group), f"{test.names} of {test.names + test.others}"),
+            *(
+                printable(test.measure),
+                printable(test.kind),
+                printable(test.group),
+                f"{test.names} of {test.names + test.others}",
+            ),
             *(signed(test.difference, scale), f"{low} to {high}"),
             *("-" if np.isnan(test.effect) else f"{test.effect:+.2f}", f"{test.p:.4f}", f"{test.corrected:.4f}"),
         )

@@ -51,7 +51,8 @@ def _draw_groups(axes: Any, found: NameAudit, places: int) -> None:
         axes.plot(test.interval, (place, place), color="0.3", linewidth=1)
         axes.plot(test.difference, place, "o", color="0.1", markersize=4)
     labels = [
-        f"{tick(test.group)} ({test.measure}){' *' if test.corrected < found.level else ''}" for test in found.tests
+        f"{tick(test.group)} ({tick(test.measure)}){' *' if test.corrected < found.level else ''}"
+        for test in found.tests
     ]
     axes.set_yticks(range(len(labels)), labels, fontsize="x-small", parse_math=False)
     axes.set_ylim(places - 0.4, -0.6)

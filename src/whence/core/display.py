@@ -34,7 +34,11 @@ from whence.core.wording import shown, suggest
 WIDTH = 100  # columns of plain text; a wider table takes what it needs
 DOTS_PER_INCH = 150  # of figures that are saved as pixels
 DRAWN = (".html", *FIGURES)
-REAL_TEXT = {"svg.fonttype": "none", "pdf.fonttype": 42, "ps.fonttype": 42}  # letters stay letters in vector graphics
+REAL_TEXT: Any = {
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
+}  # letters stay letters
 DIGITS = 6  # significant digits of numbers in CSV
 
 T = TypeVar("T")
@@ -92,7 +96,9 @@ class Medium(Generic[T]):
         if name not in known:
             raise ValueError(f"a {self.noun} of the type {of.__name__} is not {shown(name)}; {suggest(name, known)}")
         function = self._kinds[name].dispatch(of)
-        taken = {k: p for k, p in inspect.signature(function, eval_str=True).parameters.items() if p.kind == p.KEYWORD_ONLY}
+        taken = {
+            k: p for k, p in inspect.signature(function, eval_str=True).parameters.items() if p.kind == p.KEYWORD_ONLY
+        }
         for option, value in options.items():
             if option not in taken:
                 raise ValueError(f"the {self.noun} {name!r} has no option {option!r}; {suggest(option, taken)}")

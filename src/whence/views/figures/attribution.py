@@ -87,7 +87,7 @@ def bars(a: Attribution, *, most: Bars = MOST, width: Millimetres = 130, row: in
 
 
 def draw_bars(axes: Any, a: Attribution, scores: np.ndarray, indices: list[int], most: int = MOST) -> None:
-    """Tokens from top to bottom, a bar for each score; of very many, those of the largest |scores| and one for the rest."""
+    """Tokens from top to bottom, a bar for each score; of very many, the strongest and a bar for the rest."""
     kept, rest = _strongest(scores, indices, most)
     values = [*scores[kept], *([scores[rest][np.isfinite(scores[rest])].sum()] if rest else [])]
     names = [*(tick(a.features[i]) for i in kept), *([f"{len(rest)} others"] if rest else [])]
@@ -139,7 +139,9 @@ def running_text(a: Attribution, *, width: Millimetres = 160) -> Any:
     rows = [Row("", a.scores, others, scale)]
     if a.scores.ndim == 2:
         names, seen = row_names(a), a.visible
-        rows = [Row(f"→ {n}", s, [i for i in others if v[i]], scale) for n, s, v in zip(names, a.scores, seen, strict=True)]
+        rows = [
+            Row(f"→ {n}", s, [i for i in others if v[i]], scale) for n, s, v in zip(names, a.scores, seen, strict=True)
+        ]
     return text_figure(a.input, rows, heading(a), [colours_meaning(a.signed, number(scale))], width)
 
 
@@ -149,7 +151,7 @@ def matrix(a: Attribution) -> Any:
     a = shown(a)
     others = off_picture(a)
     if a.scores.ndim == 1 or not others:
-        raise ValueError("a matrix has a row per generated token, and nothing was generated here; draw 'bars' or 'text'")
+        raise ValueError("a matrix has a row per generated token, and none was generated here; draw 'bars' or 'text'")
     drawn = new_figure(5 + 0.35 * len(others), 1.5 + 0.3 * len(a.scores))
     letters = int(13 * drawn.get_figwidth())
     drawn.suptitle("\n".join(wrapped(line, letters) for line in heading(a)), fontsize="small", parse_math=False)
@@ -163,7 +165,7 @@ def picture(a: Attribution, look: Look | None = None, *, width: Millimetres = 85
     a = shown(a)
     over = over_picture(a, look)
     if not over:
-        raise ValueError("the figure 'picture' lays scores over a picture, and this input has none; draw 'bars' or 'text'")
+        raise ValueError("the figure 'picture' needs a picture, and this input has none; draw 'bars' or 'text'")
     across = width / INCH
     head = [line for text in heading(a) for line in wrapped_to(text, across - 0.1, SMALL)]
     drawn = new_figure(across, (height_of(over[0], across) + 0.2) * len(over) + 0.15 * len(head))

@@ -42,14 +42,14 @@ def figure(c: Comparison, look: Look | None = None) -> Any:
     places = list(drawn.subplots(down, columns, squeeze=False, width_ratios=widths).ravel())
     for axes in places[sum(map(len, own)) :]:
         axes.set_axis_off()
-    for number, (a, mine) in enumerate(zip(c, own, strict=True)):
-        start = number * len(mine)
+    for place, (a, mine) in enumerate(zip(c, own, strict=True)):
+        start = place * len(mine)
         for (_, _, draw), axes in zip(mine, places[start : start + len(mine)], strict=True):
             draw(axes)
         first = places[start]
         name = f"{wrapped(a.method, int(10 * widths[0]))}\n{first.get_title()}".strip()
         first.set_title(name, fontsize="small", parse_math=False)
-        if abreast and number % columns:
+        if abreast and place % columns:
             first.tick_params(labelleft=False)  # the features stand beside the first method of the line
     return drawn
 
@@ -97,20 +97,21 @@ def agreement_matrix(c: Comparison, *, width: Millimetres = 85) -> Any:
     c = shown(c)
     if len(c) < 2:
         raise ValueError("agreement is that of several methods, and one was compared; draw 'bars' or 'text'")
-    taus, names = agreement(c), [tick(a.method) for a in c]
+    taus, names = agreement(c), [f"{tick(a.method)}  {n}" for n, a in enumerate(c, 1)]
     head = ["Kendall's tau-b of scores, special tokens left out (of sizes, where a method has no sign)"]
     head = [line for text in [*heading_of_comparison(c), *head] for line in wrapped_to(text, width / INCH - 0.1, 8)]
-    side = width / INCH
-    drawn = new_figure(side, min(0.5 * len(c) + 1.6, side) + 0.15 * len(head))
+    drawn = new_figure(width / INCH, 0.24 * len(c) + 0.35 + 0.15 * len(head))
     drawn.suptitle("\n".join(head), fontsize=8, x=0.01, ha="left", parse_math=False)
     axes = drawn.subplots()
     shades = colour_map(AGAINST, WHITE, FOR, bad="0.85")
     axes.imshow(np.ma.masked_invalid(taus), cmap=shades, vmin=-1, vmax=1, aspect="auto")
+    size = min(8.0, 26 * width / 85 / len(c) + 2.5)
     for (down, across), tau in np.ndenumerate(taus):
-        written = f"{tau:.2f}" if np.isfinite(tau) else "—"
-        axes.text(across, down, written, ha="center", va="center", fontsize=8, color="white" if abs(tau) > 0.6 else "black")
-    axes.set_xticks(range(len(c)), names, rotation=45, ha="right", rotation_mode="anchor", fontsize=8, parse_math=False)
+        written = f"{tau:.2f}".replace("0.", ".") if np.isfinite(tau) else "—"
+        colour = "white" if abs(tau) > 0.6 else "black"
+        axes.text(across, down, written, ha="center", va="center", fontsize=size, color=colour)
+    axes.set_xticks(range(len(c)), [str(n + 1) for n in range(len(c))], fontsize=8)
     axes.set_yticks(range(len(c)), names, fontsize=8, parse_math=False)
-    axes.tick_params(length=0)
+    axes.tick_params(length=0, labeltop=True, labelbottom=False)
     axes.spines[:].set_visible(False)
     return drawn

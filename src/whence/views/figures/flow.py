@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,8 +14,10 @@ from whence.views.text import strength
 SIZE = 9.0  # points of the letters
 LINE = SIZE * 2.0 / 72  # inches from a line to the next
 BOX = SIZE * 1.55 / 72  # inches: the height of the colour behind a piece
-PAD = 0.025  # inches of colour before and after the letters of a piece
-UNDERLINED = 0.1  # the share of the scale from which scores against the target have a line below, for print without colours
+PAD = 0.025  # inches of colour before and after the letters of a word
+UNDERLINED = (
+    0.1  # the share of the scale from which scores against the target have a line below, for print without colours
+)
 SPECIAL = "0.45"  # the grey of special tokens and names
 
 
@@ -27,14 +29,16 @@ class Placed:
     text: str
     left: float
     width: float
+    before: float = 0.0  # inches of colour before the letters
+    after: float = 0.0
 
 
 Line = list[Placed]
 
 
 @lru_cache(maxsize=8192)
-def inches(text: str, size: float = SIZE, style: str = "normal", weight: str = "normal") -> float:
-    """The width of a text."""
+def inches(text: str, size: float = SIZE) -> float:
+    """The width of a text in letters of so many points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -42,12 +46,8 @@ def inches(text: str, size: float = SIZE, style: str = "normal", weight: str = "
 
     family = None if text.isascii() else ["sans-serif", *fallback_fonts()]
     with missing_letters_said_once(by_viewer=True):
-        return float(
-            text_to_path.get_text_width_height_descent(
-                text, FontProperties(family=family, size=size, style=style, weight=weight), False
-            )[0]
-            / 72
-        )
+        found = text_to_path.get_text_width_height_descent(text, FontProperties(family=family, size=size), False)
+    return float(found[0]) / 72
 
 
 def lines_of(passage: Passage, width: float) -> list[Line]:
@@ -55,21 +55,29 @@ def lines_of(passage: Passage, width: float) -> list[Line]:
     lines: list[Line] = [[]]
     used, space = 0.0, inches("a a") - inches("aa")
     for word in _words(passage.pieces):
-        parts = [part for piece in word for part in _cut(piece, width)]
-        across = sum(each for _, _, each in parts)
+        parts = [part for piece in word for part in _cut(piece, width - 2 * PAD)]
+        across = sum(each for _, _, each in parts) + 2 * PAD
         if lines[-1] and used + across > width + 1e-6:
             lines.append([])
             used = 0.0
-        for feature, text, each in parts:
-            if lines[-1] and used + each > width + 1e-6:
+        for place, (feature, text, each) in enumerate(parts):
+            if lines[-1] and used + each + 2 * PAD > width + 1e-6:
                 lines.append([])
                 used = 0.0
-            lines[-1].append(Placed(feature, text, used, each))
-            used += each
+            before, after = PAD * (place == 0 or not lines[-1]), PAD * (place == len(parts) - 1)
+            lines[-1].append(Placed(feature, text, used, before + each + after, before, after))
+            used += before + each + after
         used += space if word[-1].space else 0.0
     if passage.right_to_left:
-        return [[Placed(p.feature, p.text, width - p.left - p.width, p.width) for p in line] for line in lines]
+        return [
+            [replace(p, left=width - p.left - p.width, before=p.after, after=p.before) for p in line] for line in lines
+        ]
     return lines
+
+
+def _mirrored(placed: Placed, width: float) -> Placed:
+    """The place of a piece in a line that runs from right to left."""
+    return replace(placed, left=width - placed.left - placed.width, before=placed.after, after=placed.before)
 
 
 def _words(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
@@ -89,9 +97,9 @@ def _cut(piece: Piece, width: float) -> Iterator[tuple[int, str, float]]:
     rest = piece.text
     while rest:
         fitting = len(rest)
-        while fitting > 1 and inches(rest[:fitting]) + 2 * PAD > width:
-            fitting = max(1, min(fitting - 1, int(fitting * width / (inches(rest[:fitting]) + 2 * PAD))))
-        yield piece.feature, rest[:fitting], inches(rest[:fitting]) + 2 * PAD
+        while fitting > 1 and inches(rest[:fitting]) > width:
+            fitting = max(1, min(fitting - 1, int(fitting * width / inches(rest[:fitting]))))
+        yield piece.feature, rest[:fitting], inches(rest[:fitting])
         rest = rest[fitting:]
 
 
@@ -113,18 +121,20 @@ def draw_lines(
             share = strength(value, scale)
             corner = (left + placed.left, top + (LINE - BOX) / 2)
             if share:
-                axes.add_patch(Rectangle(corner, placed.width, BOX, color=over_white(of_sign(value), share), linewidth=0))
+                axes.add_patch(
+                    Rectangle(corner, placed.width, BOX, color=over_white(of_sign(value), share), linewidth=0)
+                )
             if share >= UNDERLINED and value < 0:
                 below = corner[1] + BOX - 0.015
                 axes.plot(
-                    (corner[0] + PAD, corner[0] + placed.width - PAD),
+                    (corner[0], corner[0] + placed.width),
                     (below, below),
                     color=in_figure(AGAINST),
                     linewidth=0.9,
                     solid_capstyle="butt",
                 )
             axes.text(
-                left + placed.left + PAD,
+                left + placed.left + placed.before,
                 top + LINE / 2,
                 placed.text,
                 fontsize=SIZE,

@@ -88,7 +88,7 @@ def waterfall(a: Attribution, *, most: Most = 12, width: Millimetres = 130, row:
         axes.plot((end, end), (place - 0.36, place + 1.36), color="0.6", linewidth=0.6, zorder=0)
         outside = max(start, end) + 0.012 * span
         axes.text(outside, place, signed(step.value, scale), fontsize=SMALL, va="center_baseline", parse_math=False)
-    for place, name, value in ((0, "base", base), (len(steps) + 1, "f(x)", output)):
+    for place, value in ((0, base), (len(steps) + 1, output)):
         axes.plot((value, value), (place - 0.4, place + 0.4), color="black", linewidth=1.4)
         axes.text(value + 0.012 * span, place, number(value), fontsize=SMALL, va="center_baseline", fontweight="bold")
     axes.plot((base, base), (0.36, 1.36), color="0.6", linewidth=0.6, zorder=0)
@@ -135,7 +135,8 @@ def force(a: Attribution, *, most: Most = 10, width: Millimetres = 180, row: int
     base, output = (float(of_row(value, row_number)) for value in (a.base, a.output))
     pushing = [[step for step in steps if step.value * sign > 0] for sign in (1, -1)]
     head = [line for text in (*said, *heading(a, row_number)) for line in wrapped_to(text, width / INCH - 0.1, SMALL)]
-    names = max([inches(_labelled(step), SMALL) for step in steps] or [0.5])
+    scale = largest(np.array([step.value for step in steps])) if steps else 1.0
+    names = max([inches(_labelled(step, scale), SMALL) for step in steps] or [0.5])
     below = min(1.6, 0.25 + names)
     drawn = new_figure(width / INCH, 1.0 + below + 0.15 * len(head), layout="none")
     total = drawn.get_figheight()
@@ -147,7 +148,7 @@ def force(a: Attribution, *, most: Most = 10, width: Millimetres = 180, row: int
     span = (high - low) or 1.0
     axes.set(xlim=(low - 0.02 * span, high + 0.02 * span), ylim=(0, 1))
     tops = _draw_pushing(axes, pushing, output, span)
-    _draw_labels(axes, tops, width / INCH * 0.96)
+    _draw_labels(axes, tops, width / INCH * 0.96, scale)
     for name, value, colour in (("base", base, "0.35"), ("f(x)", output, "black")):
         axes.plot((value, value), (0.05, 1.0), color=colour, linewidth=1.2, linestyle=":" if name == "base" else "-")
     _draw_ends(axes, base, output, span)
@@ -158,8 +159,9 @@ def force(a: Attribution, *, most: Most = 10, width: Millimetres = 180, row: int
     return drawn
 
 
-def _labelled(step: Step) -> str:
-    return f"{step.name}  {signed(step.value, abs(step.value) or 1.0)}"
+def _labelled(step: Step, scale: float) -> str:
+    """A step with its score."""
+    return f"{step.name}  {signed(step.value, scale)}"
 
 
 def _draw_pushing(
@@ -178,7 +180,7 @@ def _draw_pushing(
     return places
 
 
-def _draw_labels(axes: Any, places: Sequence[tuple[float, float, Step]], wide: float) -> None:
+def _draw_labels(axes: Any, places: Sequence[tuple[float, float, Step]], wide: float, scale: float) -> None:
     """Names below the arrows, turned, pushed apart where they would lie over each other."""
     low, high = axes.get_xlim()
     step = SMALL * 1.25 / 72 / wide * (high - low)  # what a turned line of text takes
@@ -199,7 +201,7 @@ def _draw_labels(axes: Any, places: Sequence[tuple[float, float, Step]], wide: f
         axes.text(
             label,
             -0.09,
-            _labelled(one),
+            _labelled(one, scale),
             rotation=90,
             ha="center",
             va="top",
@@ -213,10 +215,11 @@ def _draw_ends(axes: Any, base: float, output: float, span: float) -> None:
     """The numbers of base and f(x) above the line, apart from each other."""
     left = "right" if output < base else "left"
     close = abs(output - base) < 0.25 * span
-    sides = {"f(x)": left if close else "center", "base": ("left" if left == "right" else "right") if close else "center"}
+    sides = {
+        "f(x)": left if close else "center",
+        "base": ("left" if left == "right" else "right") if close else "center",
+    }
     for name, value in (("base", base), ("f(x)", output)):
         weight = "bold" if name == "f(x)" else "normal"
         text = f" {name} {number(value)} "
         axes.text(value, 1.02, text, ha=sides[name], va="bottom", fontsize=SMALL, fontweight=weight)
-
-

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from whence.core.results import Attribution, Comparison
 from whence.views.content import comparison
-from whence.views.content.attribution import facts, row_facts, row_names, row_targets
-from whence.views.text import printable
+from whence.views.content.attribution import ALL_ZERO, facts, of_row, row_names, row_targets
+from whence.views.text import largest, number, printable
 
 SIGNS = "blue: for the target; red, underlined: against it; full colour: "
 SIZES = "the stronger the colour, the larger the score (no sign); full colour: "
@@ -15,11 +17,15 @@ def heading(a: Attribution, row: int | None = None) -> list[str]:
     """Method and target in a line, the numbers in the next, notes below."""
     said = facts(a)
     told = dict(said)
-    numbers = row_facts(a, row) if row is not None or a.scores.ndim == 1 else [("scale", told["scale"])]
     target = told["target"] if row is None else printable(str(row_targets(a)[row]))
+    numbers = [
+        (name, of_row(value, row)) for name, value in (("f(x)", a.output), ("base", a.base), ("residual", a.residual))
+    ]
+    written = [f"{name} {number(v)}" for name, v in numbers if v is not None and np.ndim(v) == 0]
+    written += [] if largest(a.scores) else [ALL_ZERO]
     return [
         f"{told['method']} · {target}",
-        " · ".join(text if label == "scale" else f"{label} {text}" for label, text in numbers),
+        *([" · ".join(written)] if written else []),
         *(f"{label}: {text}" for label, text in said if label in ("warning", "note")),
     ]
 
@@ -50,4 +56,3 @@ def chosen_row(a: Attribution, row: int) -> tuple[int | None, list[str]]:
 def colours_meaning(signed: bool, largest: str) -> str:
     """What colours mean, in a line below."""
     return (SIGNS if signed else SIZES) + largest
-

@@ -29,7 +29,14 @@ Millimetres = Annotated[float, Between(40, 1000)]  # the width of a figure: a co
 FALLBACK_FONTS = (
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "Source Han Sans", "Droid Sans Fallback"),
     *("WenQuanYi Zen Hei", "PingFang SC", "Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic"),
-    *("Noto Sans Devanagari", "Noto Sans Thai", "Noto Sans Arabic", "Noto Sans Hebrew", "Noto Emoji", "Arial Unicode MS"),
+    *(
+        "Noto Sans Devanagari",
+        "Noto Sans Thai",
+        "Noto Sans Arabic",
+        "Noto Sans Hebrew",
+        "Noto Emoji",
+        "Arial Unicode MS",
+    ),
 )
 
 
@@ -63,7 +70,7 @@ def figure_class() -> Any:
             if fallback_fonts():
                 for text in self.findobj(Text):
                     if not text.get_text().isascii():
-                        text.set_family(list(dict.fromkeys([*text.get_family(), *fallback_fonts()])))
+                        text.set_fontfamily(list(dict.fromkeys([*text.get_fontfamily(), *fallback_fonts()])))
             super().draw(renderer)
 
         def savefig(self, fname: Any, **options: Any) -> None:
@@ -109,8 +116,8 @@ def missing_letters_said_once(by_viewer: bool = False) -> Iterator[None]:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
     if letters and not by_viewer:
         warnings.warn(
-            f"no font that matplotlib finds has {' '.join(list(letters)[:8])!r} ({len(letters)} letters in all), and boxes "
-            "are drawn instead; install one, as Noto Sans CJK, or write .svg, where the viewer's fonts are used",
+            f"no font that matplotlib finds has {' '.join(list(letters)[:8])!r} ({len(letters)} letters in all), and "
+            "boxes are drawn instead; install one, as Noto Sans CJK, or write .svg, where the viewer's fonts are used",
             stacklevel=4,
         )
 
@@ -143,17 +150,16 @@ def wrapped_to(text: str, width: float, size: float) -> list[str]:
     """The text in lines of so many inches, in letters of so many points."""
     from whence.views.figures.flow import inches
 
-    lines, shown = [""], printable(text) if text else ""
-    for word in shown.split(" "):
-        longer = f"{lines[-1]} {word}".lstrip()
-        if lines[-1] and inches(longer, size) > width:
+    lines = [""]
+    for word in re.split(r"(?<= )|(?=\()", printable(text) if text else ""):  # after spaces, and before options
+        if lines[-1] and inches((lines[-1] + word).rstrip(), size) > width:
             lines.append(word)
         else:
-            lines[-1] = longer
+            lines[-1] += word
         while len(lines[-1]) > 1 and inches(lines[-1], size) > width:  # a word that is too long for a line
             fitting = max(1, int(len(lines[-1]) * width / inches(lines[-1], size)))
             lines[-1:] = [lines[-1][:fitting], lines[-1][fitting:]]
-    return [line for line in lines if line]
+    return [line.strip() for line in lines if line.strip()]
 
 
 def draw_means(axes: Any, rows: Sequence[Row], styles: Mapping[str, Style]) -> None:
@@ -175,6 +181,9 @@ def draw_means(axes: Any, rows: Sequence[Row], styles: Mapping[str, Style]) -> N
     axes.tick_params(axis="x", labelsize="small")
     axes.grid(axis="x", alpha=0.3, linewidth=0.6)
     axes.set_axisbelow(True)
+    tied = [place for place, row in enumerate(rows) if row.star]
+    for place in tied if len(tied) > 1 else ():  # what cannot be told apart from the best lies on one ground
+        axes.axhspan(place - 0.5, place + 0.5, color="0.93", linewidth=0, zorder=-1)
     for place, row in enumerate(rows):
         if np.isfinite(row.score.value):
             _draw_mean(axes, place, row, colour_of(styles[row.method]), span.from_zero)

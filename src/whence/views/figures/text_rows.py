@@ -88,8 +88,10 @@ def _draw_block(axes: Any, x: Input, block: Block, left: float, top: float) -> N
         top += len(name) * step
     for label, lines in texts:
         if label:
-            place = (left + MARGIN, top + 0.45 * LINE)
-            axes.text(*place, label, fontsize=HEAD, style="italic", color=SPECIAL, va="center_baseline", parse_math=False)
+            spot = (left + MARGIN, top + 0.45 * LINE)
+            axes.text(
+                *spot, label, fontsize=HEAD, style="italic", color=SPECIAL, va="center_baseline", parse_math=False
+            )
             top += 0.8 * LINE
         top = draw_lines(
             axes, lines, left + MARGIN, top, row.scores.__getitem__, row.scale, lambda i: bool(x.special[i])

@@ -323,3 +323,11 @@ def test_a_notebook_shows_a_figure_once(first: str) -> None:
 
 def test_the_width_of_a_text_grows_with_its_letters() -> None:
     assert 0 < inches("film") < inches("films") and inches("film", 18) == pytest.approx(2 * inches("film", 9), rel=0.05)
+
+
+def test_a_token_that_is_a_space_is_shown_between_its_neighbours() -> None:
+    from whence.views.content.written import passages
+
+    rows = [(letter, "text", False, n, (n, n + 1), "text") for n, letter in enumerate("a 2")]
+    [found] = passages(encoded(rows, {"text": "a 2"}), range(3))
+    assert [(piece.text, piece.space) for piece in found.pieces] == [("a", False), ("␣", False), ("2", True)]

@@ -40,7 +40,7 @@ def text_figure(x: Input, rows: Sequence[Row], head: Sequence[str], foot: Sequen
     below = [line for said in foot for line in wrapped_to(said, across, HEAD)]
     names = max((inches(row.name, NAME) for row in rows), default=0.0)
     left = min(names + 0.15, 0.3 * across) if names and across >= BESIDE else 0.0
-    blocks = [_block(x, row, across - left, left or across) for row in rows]
+    blocks = [_block(x, row, across - left, left or across, labelled=row is rows[0]) for row in rows]
     heights = [_height(block, bool(left)) for block in blocks]
     line = HEAD * 1.35 / 72
     total = line * (len(above) + len(below)) + sum(heights) + GAP * len(blocks) + 2 * MARGIN
@@ -62,10 +62,10 @@ def paper(width: float, height: float) -> tuple[Any, Any]:
     return drawn, axes
 
 
-def _block(x: Input, row: Row, across: float, for_name: float) -> Block:
-    """A row cut into lines."""
+def _block(x: Input, row: Row, across: float, for_name: float, labelled: bool) -> Block:
+    """A row cut into lines; the first one names its texts."""
     name = wrapped_to(row.name, for_name - 0.1, NAME) if row.name else []
-    several = several_texts(x)
+    several = labelled and several_texts(x)
     texts = [(p.name if several else "", lines_of(p, across)) for p in passages(x, row.indices)]
     return name, texts, row
 

@@ -71,7 +71,7 @@ class Result(Storable):
         return display.page(self, look_of(look))
 
     def _repr_html_(self) -> str:
-        return display.page(self)
+        return display.in_notebook(self)
 
     def plot(self, kind: str | None = None, **look: Any) -> Any:
         """A matplotlib Figure, which a notebook shows; with scores over a picture it takes the options of `Look`.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from whence.views.colours import AGAINST, OPACITY, Colour, in_figure, of_sign
+from whence.views.colours import OPACITY, Colour, in_figure, of_sign
 from whence.views.content.written import Passage, Piece
 from whence.views.text import strength
 
@@ -18,6 +18,7 @@ PAD = 0.025  # inches of colour before and after the letters of a word
 UNDERLINED = (
     0.1  # the share of the scale from which scores against the target have a line below, for print without colours
 )
+LINE_BELOW = "#7a0d0d"  # darker than the strongest red, so that the line shows in print without colours
 SPECIAL = "0.45"  # the grey of special tokens and names
 
 
@@ -129,7 +130,7 @@ def draw_lines(
                 axes.plot(
                     (corner[0], corner[0] + placed.width),
                     (below, below),
-                    color=in_figure(AGAINST),
+                    color=LINE_BELOW,
                     linewidth=0.9,
                     solid_capstyle="butt",
                 )

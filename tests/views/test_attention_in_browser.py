@@ -13,6 +13,7 @@ import pytest
 import whence
 from browser import accessibility_faults, overflow
 from results_by_hand import maps_example, picture_example
+from whence.views.pages import attention_data
 from whence.views.pages.attention_data import plan
 
 COLOURS = "[...new Set([...document.querySelectorAll('.lines path')].map(p => p.getAttribute('stroke')))]"
@@ -178,6 +179,7 @@ def long_maps() -> whence.AttentionMaps:
     return drawn(512, layers=4, heads=4)
 
 
+@pytest.mark.slow
 def test_a_long_text_keeps_the_largest_weights_and_says_their_share(
     browser: Any, long_maps: whence.AttentionMaps
 ) -> None:
@@ -201,6 +203,7 @@ def test_a_long_text_keeps_the_largest_weights_and_says_their_share(
     assert "Cells carry" in reading(page)
 
 
+@pytest.mark.slow
 def test_all_heads_of_a_large_model_are_a_small_page(browser: Any) -> None:
     html = drawn(64, layers=12, heads=12).to_html(all_layers=True)
     assert len(html) < 3_000_000
@@ -209,12 +212,23 @@ def test_all_heads_of_a_large_model_are_a_small_page(browser: Any) -> None:
     assert page.locator(".chosen-heads h2").inner_text() == "Layer 7, head 9"
 
 
+@pytest.mark.slow
 def test_what_was_asked_for_is_kept_in_full(long_maps: whence.AttentionMaps) -> None:
     maps = long_maps
     assert plan(maps.view(layer=1, head=2)).kept is not None
     html = maps.to_html(layer=1, head=2)
     assert len(html) < 3_500_000
     assert html.count('"k":') == 4 * 5 - 1
+
+
+def test_layers_that_do_not_fit_are_left_out_and_said(browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    maps = drawn(30)
+    monkeypatch.setattr(attention_data, "BUDGET", 2_000)
+    page = browser.show(maps.to_html(layer=1, head=2))
+    assert "It holds layer 1 only" in page.locator(".kept").inner_text()
+    assert page.locator(".chosen-heads h2").inner_text() == "Layer 1, head 2"
+    assert page.get_by_label("Layer", exact=True).locator("option").all_inner_texts() == ["1"]
+    assert page.locator(".sheet").count() == 0
 
 
 def test_patches_show_where_they_look(browser: Any, tmp_path: Path) -> None:
@@ -248,6 +262,7 @@ def test_stream_pairs_are_chosen(browser: Any) -> None:
     assert page.locator(".all-heads:visible h2").inner_text() == "All heads: source looks at source"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [400, 1400])
 def test_pages_of_attention_fit_and_are_accessible(browser: Any, width: int, dark: bool) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from whence.core.attention_maps import AttentionMaps, AttentionSelection, Panel
+from whence.core.geometry import patches
 from whence.core.looks import Look
 from whence.views.content.attribution import Facts
 from whence.views.content.picture import Overlay, check_look, overlays
@@ -22,7 +23,7 @@ class Shares:
     special: float | None  # on special tokens
     first: float | None  # on the first key
     itself: float | None  # of queries on themselves
-    before: float | None  # of queries on the token before them
+    before: float | None  # of queries on the token before them, in a text
 
 
 def shares(maps: AttentionMaps, streams: tuple[str, str], matrix: np.ndarray) -> Shares:
@@ -38,7 +39,7 @@ def shares(maps: AttentionMaps, streams: tuple[str, str], matrix: np.ndarray) ->
         float(finite[:, special].sum()) / total if special.any() else None,
         float(finite[:, 0].sum()) / total,
         float(np.trace(finite)) / total if same else None,
-        float(np.trace(finite, offset=-1)) / total if same and len(keys) > 1 else None,
+        float(np.trace(finite, offset=-1)) / total if same and len(keys) > 1 and not patches(maps.input).size else None,
     )
 
 
@@ -59,16 +60,21 @@ def parts_of(maps: AttentionMaps) -> list[str]:
 
 def lead(selection: AttentionSelection) -> str:
     """What a page shows and how it is read, in plain words."""
-    what = (
-        "How strongly the patches of the picture draw attention: point at a patch, or move to it with the arrow keys, "
-        "to see where it looks."
-        if selection.over_picture
-        else "What looks at what: a line goes from a token that looks (a query, left) to one that it looks at (a key, "
-        "right), and a row of the matrix is one query."
-    )
+    names, total = row_names(selection), "less than 1" if _lost(selection) else "1"
+    if selection.over_picture:
+        looking = "all queries look, on average" if selection.query is None else f"{names[selection.query]} looks"
+        what = (
+            "Where patches of the picture look: point at one, or move to it with the arrow keys. "
+            f"At first, where {looking}."
+        )
+    else:
+        what = (
+            "What looks at what: a line goes from a token that looks (a query, left) to one that it looks at (a key, "
+            "right), and a row of the matrix is one query."
+        )
     return (
-        f"{what} The weights of a query sum to 1; the stronger the colour, the larger the weight. Attention is not by "
-        "itself an explanation of what a model decides: whence audit tests whether it is one here."
+        f"{what} The weights of a query sum to {total}; the stronger the colour, the larger the weight. Attention is "
+        "not by itself an explanation of what a model decides: whence audit tests whether it is one here."
     )
 
 
@@ -155,11 +161,16 @@ def facts(selection: AttentionSelection) -> Facts:
     if len(selection.panels) == 1 and selection.over_picture:
         found += [("elsewhere", _elsewhere(selection))]
     found += [("streams", _streams_text(selection)), ("scale", f"largest weight {number(scale(selection))}")]
-    lost = max(float((1 - selection.matrix(panel).sum(-1)).max()) for panel in selection.panels)
-    if lost > 1e-2:
+    if lost := _lost(selection):
         found.append(("sink", f"rows sum to less than 1: up to {lost:.2f} went to a learned sink"))
     found += [("note", note) for note in selection.maps.input.notes]
     return [(label, printable(text)) for label, text in found if text]
+
+
+def _lost(selection: AttentionSelection) -> float:
+    """The most that a query gives to no key, but to a learned sink; 0 where rows sum to 1 but for rounding."""
+    lost = max(float((1 - selection.matrix(panel).sum(-1)).max()) for panel in selection.panels)
+    return lost if lost > 1e-2 else 0.0
 
 
 def _layer_and_head(selection: AttentionSelection) -> tuple[str, str]:

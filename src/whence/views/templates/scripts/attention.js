@@ -132,7 +132,7 @@ whence.attention.reading = state => {
   const places = [["special tokens", 0], ["the first key", 1], ["the query itself", 2], ["the one before", 3]];
   const named = places.filter(([, at]) => of(at) !== null && !(at && of(at) < 0.005) && (at !== 1 || of(1) !== of(0))).map(([name, at]) => `${percent(of(at))} on ${name}`);
   if (named.length) said.push(`Of all weight, ${named.join(", ")}.`);
-  return said.join(" ");
+  return said.join(" ") || "There is no weight to show.";
 };
 
 whence.component("attention", root => {
@@ -165,6 +165,7 @@ whence.component("attention", root => {
   }
   function build() {
     state.lines = name === "lines";
+    if (name === "picture") state.filter = "all";
     current = views[name](state);
     stage.replaceChildren(current.element);
     tools.replaceChildren(...controls());
@@ -198,7 +199,7 @@ whence.component("attention", root => {
   }
   function filters() {
     const groups = [...new Set([...state.pair.rows, ...state.pair.columns].map(at => data.group[at]))];
-    if (groups.length < 2 || !state.same) return [];
+    if (groups.length < 2 || !state.same || name === "picture") return [];
     const named = groups.length > 2 ? [] : groups.flatMap(a => groups.map(b => [`${a}:${b}`, `${data.groups[a]} → ${data.groups[b]}`]));
     const all = [["all", "all"], ["within", "within a part"], ["between", "between parts"], ...named];
     return [select("Show", all, state.filter, value => choose(() => { state.filter = value; }))];

@@ -2,9 +2,10 @@
    row and column and tells its weight. */
 whence.attention.views.matrix = state => {
   const {node} = whence, {rows, columns} = state.pair;
-  const room = Math.max(260, state.root.clientWidth - 150);
-  const wide = Math.max(3, Math.min(46, Math.floor(room / columns.length))), cell = Math.min(wide, 24);
-  const names = cell >= 10, numbers = wide >= 38;
+  const room = state.root.querySelector(".stage").clientWidth - 8, NAMES = 140, LEGIBLE = 10;
+  const beside = Math.floor((room - NAMES) / columns.length), names = beside >= LEGIBLE;
+  const wide = Math.max(3, Math.min(46, names ? beside : Math.floor(room / columns.length))), cell = Math.min(wide, names ? 24 : LEGIBLE);
+  const numbers = names && wide >= 38;
   const width = (numbers ? wide : cell) * columns.length, height = cell * rows.length, across = width / columns.length;
   const canvas = node("canvas", {width: columns.length, height: rows.length, style: `width:${width}px;height:${height}px`});
   const band = () => node("div", {class: "band", hidden: true});

@@ -37,7 +37,7 @@ whence.attention.views.text = state => {
     if (!item || item.parentNode !== queries) return leave();
     over = +item.dataset.at;
     draw();
-    whence.tip.show(item, state.told(0, over));
+    whence.tip.show(item, state.told(0, over, 4));
   }
   function leave() {
     if (over === null) return;

@@ -236,6 +236,8 @@ def test_patches_show_where_they_look(browser: Any, tmp_path: Path) -> None:
     page = browser.show(maps.to_html(layer=0, head=1))
     rows, columns = maps.input.grid or (0, 0)
     field = page.get_by_role("application")
+    assert page.get_by_role("button", name="[CLS]").get_attribute("aria-pressed") == "true"
+    assert "[CLS]: " in page.locator(".over figcaption").last.inner_text()
     field.hover(position={"x": 4, "y": 4})
     first = next(i for i, name in enumerate(maps.input.features) if name == "patch 0,0")
     told = page.get_by_role("tooltip").inner_text().splitlines()

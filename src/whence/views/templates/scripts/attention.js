@@ -160,7 +160,7 @@ whence.component("attention", root => {
       const on = +button.dataset.layer === state.layer && state.heads.includes(+button.dataset.head);
       button.setAttribute("aria-pressed", String(on));
     }
-    for (const chip of root.querySelectorAll(".chips button"))
+    for (const chip of root.querySelectorAll(".chips button[data-head]"))
       chip.setAttribute("aria-pressed", String(state.heads.includes(chip.dataset.head === "" ? null : +chip.dataset.head)));
   }
   function build() {

@@ -469,7 +469,7 @@ def test_generated_text_and_pictures_are_compared_too():
     assert [line for line in tables.splitlines() if line[1:3] == ". "] == ["1. Pari", "2. ##s", "3. !"]
     c = Comparison((b, replace(b, method="attention")))
     assert str(c).count("strongest") == 2
-    assert len(Page(c.to_html()).find("img")) == 3
+    assert len(Page(c.to_html()).find("div", "photo")) == 3
 
 
 # --- figures --------------------------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from browser import accessibility_faults, overflow
-from results_by_hand import every_result, grid_example, picture_example
+from results_by_hand import every_result, grid_example, picture_example, scoreboard_example
 from whence.core.attention_maps import AttentionMaps, AttentionSelection
+from whence.core.reports import report
 from whence.core.results import Attribution, Comparison
 
 RESULTS = {
@@ -120,3 +121,36 @@ def test_one_slider_serves_all_pictures_of_a_grid(browser):
     assert page.get_by_label("opacity").count() == 1
     page.get_by_label("show scores from").fill("50")
     page.wait_for_function("document.querySelectorAll('canvas.layer').length === 4")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "dark"), [(400, True), (1400, False)])
+def test_a_report_of_all_results_opens_without_a_fault(browser, width, dark):
+    page = browser.show(report(list(RESULTS.values()), "Everything").to_html(), width=width, dark=dark)
+    assert overflow(page) <= 0
+    assert not accessibility_faults(page)
+    assert page.get_by_label("opacity").count() == 2  # a picture and a grid, each with its own sliders
+
+
+def test_the_contents_of_a_report_lead_to_its_results(browser):
+    page = browser.show(report([scoreboard_example(), picture(1.0, 0.0, -0.5, 0.5), grid_example()]).to_html())
+    link = page.get_by_role("link", name="2 pictures by 2 methods")
+    link.focus()
+    page.keyboard.press("Enter")
+    heading = page.get_by_role("heading", name="3. 2 pictures by 2 methods")
+    assert 0 <= heading.bounding_box()["y"] < 900 and page.url.endswith("#result-3")
+
+
+def test_sliders_of_a_report_act_on_their_own_pictures(browser):
+    page = browser.show(report([picture(1.0, 0.0, -0.5, 0.5), grid_example()]).to_html())
+    page.get_by_label("show scores from").first.fill("50")
+    page.wait_for_function("document.querySelectorAll('canvas.layer').length === 1")
+    assert page.locator("img.layer").count() == 4
+
+
+def test_all_module_calls_open_by_keyboard(browser):
+    page = browser.show(RESULTS["conservation"].to_html())
+    assert not page.get_by_role("group", name="all module calls").is_visible()
+    page.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert page.get_by_role("group", name="all module calls").is_visible()

@@ -8,24 +8,26 @@ import pytest
 from pages import Page
 from results_by_hand import (
     arbitration_example,
+    audit_example,
     conservation_example,
     grid_example,
     names_example,
     picture_example,
     score_example,
     scoreboard_example,
+    sensitivity_example,
+    units_example,
 )
-from whence.core.audits import Audit, Finding, Quantity
-from whence.core.inputs import Target
-from whence.core.maximisations import Maximisation
 from whence.core.results import Comparison
 from whence.core.scoreboards import Score, Scoreboard
-from whence.core.sensitivities import Sensitivity
 from whence.views.content import arbitration, audit, conservation, maximisation, name_audit, picture_grid, score
 from whence.views.content import scoreboard as boards
 from whence.views.content import sensitivity as concepts
 
-RNG = np.random.default_rng(0)
+
+def normal(*shape, scale=1.0, mean=0.0, seed=0):
+    """The same random numbers in every test, whichever ran before."""
+    return np.random.default_rng(seed).normal(mean, scale, shape)
 
 
 def lead(result):
@@ -47,13 +49,13 @@ def board(values, methods=("gae", "lrp", "random"), metrics=("auac",), better=("
 
 
 def test_a_clear_winner_is_told_apart_from_all_others():
-    noise = RNG.normal(scale=0.01, size=(3, 20))
+    noise = normal(3, 20, scale=0.01)
     said = boards.reading(board(np.array([[0.9], [0.5], [0.1]]) + noise))
     assert said == "By auac on 20 examples, gae is best and told apart from all others."
 
 
 def test_methods_within_noise_are_said_to_be_so():
-    noise = RNG.normal(scale=0.2, size=(3, 20))
+    noise = normal(3, 20, scale=0.2)
     found = board(np.array([[0.90], [0.91], [0.1]]) + noise)
     said = boards.reading(found)
     best, other = ("gae", "lrp") if found.best("auac") == "gae" else ("lrp", "gae")
@@ -64,12 +66,12 @@ def test_methods_within_noise_are_said_to_be_so():
 
 
 def test_what_does_not_beat_chance_is_said_so():
-    said = boards.reading(board(RNG.normal(size=(3, 12))))
+    said = boards.reading(board(normal(3, 12)))
     assert said.endswith("So these examples do not show that any method beats random scores.")
 
 
 def test_lower_can_be_better():
-    noise = RNG.normal(scale=0.01, size=(2, 20))
+    noise = normal(2, 20, scale=0.01)
     said = boards.reading(board(np.array([[0.9], [0.5]]) + noise, better=("lower",)))
     assert said == "By auac on 20 examples, lrp is best and told apart from all others."
 
@@ -85,7 +87,7 @@ def test_one_example_allows_no_test():
 
 
 def test_equal_methods_are_tied_on_many_examples_too():
-    values = np.tile(RNG.normal(size=8), (2, 1))
+    values = np.tile(normal(8), (2, 1))
     tied = board(values)
     assert [row.star for row in boards.rows(tied, "auac")] == [boards.BEST, boards.BEST]
     assert "lrp is not told apart from it" in boards.reading(tied)
@@ -110,7 +112,7 @@ def test_one_method_has_a_mean_and_an_interval():
 
 
 def test_many_metrics_are_counted():
-    values = np.array([[[1.0] * 9] * 4 + [[0.0] * 9], [[0.0] * 9] * 4 + [[1.0] * 9]]) + RNG.normal(0, 0.01, (2, 5, 9))
+    values = np.array([[[1.0] * 9] * 4 + [[0.0] * 9], [[0.0] * 9] * 4 + [[1.0] * 9]]) + normal(2, 5, 9, scale=0.01)
     metrics = tuple(f"metric_{n}" for n in range(5))
     said = boards.reading(board(values, metrics=metrics, better=("higher",) * 5))
     assert said.startswith("By how many of 5 metrics a method is the best or not told apart from it")
@@ -149,7 +151,7 @@ def test_candidates_with_equal_values_share_a_rank():
 
 
 def test_candidates_that_are_not_told_apart_are_named():
-    values = np.stack([RNG.normal(0.9, 0.3, 12), RNG.normal(0.9, 0.3, 12), RNG.normal(-3, 0.1, 12)])[..., None]
+    values = normal(3, 12, 1, scale=0.3) + np.array([0.9, 0.9, -3.0])[:, None, None]
     found = arbitration_example(12, by="set", values=values, chosen=np.zeros((12, 1), int))
     first, second = found.ranking()[0][0], found.ranking()[1][0]
     assert f"{second} is not told apart from {first} (paired test, p > 0.05)." in arbitration.reading(found)
@@ -186,23 +188,14 @@ def test_leaks_are_told_from_rounding():
     assert "conserves" in conservation.reading(replace(c, rows=(nothing,), output=0.0, plain=()))
 
 
-def audit_of(*grades, examples=3):
-    found = [
-        Finding(f"test{n}", "Why?", "So.", grade, (Quantity("change", "", np.linspace(0, 1, examples)),))
-        for n, grade in enumerate(grades)
-    ]
-    names = ("a",) * examples
-    return Audit(tuple(found), "sst2", names, names, ("",) * examples, np.arange(examples))
-
-
 def test_an_audit_says_its_verdict_and_what_it_rests_on():
-    assert audit.reading(audit_of("explains", "does not", "cannot tell")) == (
+    assert audit.reading(audit_example("explains", "does not", "cannot tell")) == (
         "Attention explains a part of the decisions, as far as these experiments tell on 3 examples of sst2: "
         "test0 says 'explains', test1 says 'does not'; 1 cannot tell."
     )
-    assert audit.reading(audit_of("cannot tell")).startswith("No experiment can tell on 3 examples of sst2")
-    assert audit.reading(audit_of("does not", examples=1)).endswith("One example is no more than an anecdote.")
-    assert lead(audit_of("does not", examples=1)).startswith("Attention does not explain the decisions")
+    assert audit.reading(audit_example("cannot tell")).startswith("No experiment can tell on 3 examples of sst2")
+    assert audit.reading(audit_example("does not", examples=1)).endswith("One example is no more than an anecdote.")
+    assert lead(audit_example("does not", examples=1)).startswith("Attention does not explain the decisions")
 
 
 def test_names_that_move_nothing_beyond_chance_are_said_so():
@@ -217,75 +210,34 @@ def test_names_that_move_nothing_beyond_chance_are_said_so():
 # --- concepts, units, grids -----------------------------------------------------------------------------------------
 
 
-def sensitivity(p=0.01, randoms=500, accuracy=0.9, derivative=1.0):
-    """Two concepts at two layers; the second concept is one that probes cannot tell apart."""
-    shape = (2, 2)
-    accuracies = np.full((*shape, 3), accuracy)
-    accuracies[1] = 0.5
-    return Sensitivity(
-        concepts=("striped", "red"),
-        layers=("0", "1"),
-        target=Target("logit", 1, "tiger"),
-        scores=np.full((*shape, 3), 0.9),
-        intervals=np.tile([0.8, 1.0], (*shape, 1)),
-        derivatives=np.full((*shape, 4), derivative),
-        projections=RNG.normal(size=(*shape, 4)),
-        accuracies=accuracies,
-        random_derivatives=RNG.normal(size=(*shape, randoms)),
-        random_accuracies=np.full((*shape, randoms), 0.5),
-        p=np.full(shape, p),
-        corrected=np.full(shape, p),
-        directions=(np.ones((2, 4)),) * 2,
-        examples=("a", "b", "c", "d"),
-        probe="difference",
-        at="deciding",
-    )
-
-
 def test_concepts_speak_where_their_tests_say_so():
-    said = concepts.reading(sensitivity())
+    said = concepts.reading(sensitivity_example())
     assert said == (
         "striped speaks for the logit of 'tiger' at layers 0 and 1. "
         "Of red nothing is said, since the probes cannot tell it apart."
     )
-    assert "speaks against" in concepts.reading(sensitivity(derivative=-1.0))
-    assert concepts.reading(sensitivity(p=0.5)).startswith(
+    assert "speaks against" in concepts.reading(sensitivity_example(derivative=-1.0))
+    assert concepts.reading(sensitivity_example(p=0.5)).startswith(
         "No concept speaks for or against the logit of 'tiger' beyond chance. striped: no more than random concepts do."
     )
-    assert lead(sensitivity()).startswith("striped speaks for")
+    assert lead(sensitivity_example()).startswith("striped speaks for")
 
 
 def test_too_few_random_concepts_are_no_finding():
-    said = concepts.reading(sensitivity(p=1.0, randoms=5))
+    said = concepts.reading(sensitivity_example(p=1.0, randoms=5))
     assert said.startswith("With 5 random concepts, none of 4 tests could be significant.") and "no more" not in said
 
 
-def units(start, free, real, excited=None, made="a text"):
-    """Units whose search ended so far from its start."""
-    count = len(start)
-    return Maximisation(
-        targets=tuple(Target("logit", n, f"class {n}") for n in range(count)),
-        made=(made,) * count,
-        free=np.array(free),
-        real=np.array(real),
-        start=np.array(start),
-        curves=np.stack([np.linspace(a, b, 5) for a, b in zip(start, free, strict=True)]),
-        examples=() if excited is None else (("x", "y"),) * count,
-        excited=None if excited is None else np.array(excited),
-        model="tiny",
-    )
-
-
 def test_what_was_made_is_set_beside_its_start_and_the_examples():
-    assert maximisation.reading(units([1.0], [9.0], [8.0], [[4.0, 2.0]])) == (
+    assert maximisation.reading(units_example([1.0], [9.0], [8.0], [[4.0, 2.0]])) == (
         "The text that was made raises the logit of 'class 0': 1 at the start, 8 now. "
         "The strongest of the given examples reaches 4."
     )
-    assert maximisation.reading(units([1.0], [9.0], [2.0])).endswith(
+    assert maximisation.reading(units_example([1.0], [9.0], [2.0])).endswith(
         "Turning what was searched into a text lost more than half of the gain of logit of 'class 0'."
     )
-    assert "does not raise" in maximisation.reading(units([1.0], [0.5], [0.5]))
-    two = units([1.0, 1.0], [9.0, 9.0], [8.0, 8.0], [[4.0, 2.0], [9.0, 2.0]])
+    assert "does not raise" in maximisation.reading(units_example([1.0], [0.5], [0.5]))
+    two = units_example([1.0, 1.0], [9.0, 9.0], [8.0, 8.0], [[4.0, 2.0], [9.0, 2.0]])
     assert maximisation.reading(two) == (
         "2 of 2 texts that were made excite their unit more than the start of the search. "
         "1 of 2 excite it more than any of the given examples."
@@ -293,7 +245,7 @@ def test_what_was_made_is_set_beside_its_start_and_the_examples():
 
 
 def test_searches_that_are_not_finite_have_pages():
-    broken = units([1.0], [np.nan], [np.nan])
+    broken = units_example([1.0], [np.nan], [np.nan])
     assert lead(broken) == "The targets are not finite, so nothing can be said of what was made."
 
 
@@ -316,9 +268,9 @@ def test_a_grid_tells_on_how_many_pictures_methods_agree():
 @pytest.mark.parametrize(
     ("result", "title"),
     [
-        (audit_of("partly"), "Is attention an explanation of sst2&#39;s decisions?"),
-        (sensitivity(), "Concepts and the logit of &#39;tiger&#39;"),
-        (units([1.0], [9.0], [8.0]), "What excites logit of &#39;class 0&#39; of tiny"),
+        (audit_example("partly"), "Is attention an explanation of sst2&#39;s decisions?"),
+        (sensitivity_example(), "Concepts and the logit of &#39;tiger&#39;"),
+        (units_example([1.0], [9.0], [8.0]), "What excites logit of &#39;class 0&#39; of tiny"),
         (scoreboard_example(), "Scoreboard of sst2"),
         (arbitration_example(), "Arbitration among 3 candidates"),
         (conservation_example(), "Conservation of relevance by lrp in tiny"),

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from whence.core import display, geometry, shap_export
+from whence.core import display, extensions, geometry, shap_export
 from whence.core.inputs import Input, Target, check_axis, merged_words, word_starts
 from whence.core.looks import look_of
 from whence.core.storage import VERSION, Storable, floats, read_only
-from whence.core.wording import in_one_line
+from whence.core.wording import in_one_line, shown
 
 S = TypeVar("S", bound="Result")
 
@@ -35,15 +35,16 @@ class Result(Storable):
 
     @classmethod
     def load(cls: type[S], path: str | PathLike[str]) -> S:
-        """Read what `save` wrote; needs no model and no torch."""
-        expected = f"expected a file written by {cls.__name__}.save, but {str(path)!r}"
+        """Read what `save` wrote; needs no model and no torch. `Result.load` reads results of any type."""
+        wanted = "a result that was saved" if cls is Result else f"a file written by {cls.__name__}.save"
+        expected = f"expected {wanted}, but {shown(str(path))}"
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except (ValueError, RecursionError):
             raise ValueError(f"{expected} is not JSON") from None
         if not isinstance(content, dict) or content.get("format") != "whence":
             raise ValueError(f"{expected} is other JSON")
-        if content.get("$record") != cls.__name__:
+        if cls is not Result and content.get("$record") != cls.__name__:
             raise ValueError(f"{expected} holds a {content.get('$record')}; load it with that class")
         if content.get("version") != VERSION:
             raise ValueError(f"{expected} has format version {content.get('version')}, this whence reads {VERSION}")
@@ -84,6 +85,17 @@ class Result(Storable):
     def to_frame(self) -> Any:
         """A pandas DataFrame with the rows that a CSV file would have."""
         return display.frame(self)
+
+
+def load_result(path: str | PathLike[str]) -> Result:
+    """Read a saved result of any type; needs no model and no torch.
+
+    Types that are defined outside of this package are known once their module is imported.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"expected a result that was saved, but there is no file {shown(str(path))}")
+    extensions.load("view")  # which import all types of the package
+    return Result.load(path)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,7 +8,7 @@ DEV := $(VENV)/.installed-dev
 WORKERS ?= 2
 MINUTES ?= 10
 
-.PHONY: help setup demo test quick fuzz lint bench zoo clean
+.PHONY: help setup demo test quick fuzz lint browser bench zoo clean
 
 help:
 	@echo 'make demo    explain a sentence and a digit with models that ship along; writes out/demo.html and out/digit.html'
@@ -30,14 +30,21 @@ demo: $(PLAIN)
 test quick fuzz: export OMP_NUM_THREADS := 1
 test quick fuzz: export HF_HUB_OFFLINE := 1
 test quick fuzz: export TRANSFORMERS_OFFLINE := 1
-test: lint
+test: lint browser
 	$(PY) -m pytest -n $(WORKERS)
 
-quick: lint
+quick: lint browser
 	$(PY) -m pytest -n $(WORKERS) -m 'not slow'
 
 fuzz: $(DEV)
 	@$(PY) tests/robustness/fuzz.py --minutes $(MINUTES) --workers $(WORKERS)
+
+# The tests of pages drive a real Chromium. Where there is none and none can be fetched, they say so and are skipped.
+browser:
+	@$(find_chromium) || { $(as_root) && \
+	  echo 'Installing chromium with apt-get for the tests of pages ...' && \
+	  { $$sudo apt-get install -y -qq chromium || { $$sudo apt-get update -qq && $$sudo apt-get install -y -qq chromium; }; } \
+	  >/dev/null 2>&1; } || echo 'No Chromium was found (Debian: apt install chromium): the tests of pages are skipped.'
 
 lint: $(DEV)
 	$(PY) -m ruff check .
@@ -71,6 +78,9 @@ $(DEV): pyproject.toml constraints.txt
 	@echo 'Installing whence and its development tools into $(VENV) (a few minutes the first time) ...'
 	@$(PIP_INSTALL) -e '.[dev]'
 	@touch $(PLAIN) $@
+
+find_chromium = [ -n "$$CHROMIUM" ] || command -v chromium chromium-browser google-chrome >/dev/null
+as_root = command -v apt-get >/dev/null && { if [ "$$(id -u)" = 0 ]; then sudo=; else sudo='sudo -n'; fi; }
 
 # Use the first Python that is new enough; Debian ships venv apart from Python, so try to fetch it there.
 define create_venv

@@ -1,9 +1,13 @@
-"""One thread per process, and what a quick round leaves out of sweeps over model families."""
+"""One thread per process, a browser for pages, and what a quick round leaves out of sweeps over model families."""
 
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+
+import browser as browsers
 
 torch.set_num_threads(1)  # the test workers fill the cores, and sums add up in the same order everywhere
 
@@ -20,3 +24,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         named = [value for value in parameters if isinstance(value, str) and value in families]
         if named and first.setdefault(item.nodeid.partition("[")[0], named[0]) not in named:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def _chromium() -> Iterator[Any]:
+    """One process of Chromium for all tests of a worker."""
+    with browsers.started() as chromium:
+        yield chromium
+
+
+@pytest.fixture
+def browser(_chromium: Any) -> Iterator[browsers.Browser]:
+    """A browser for one test, which fails where a page that it opened complained."""
+    opened = browsers.Browser(_chromium)
+    yield opened
+    opened.close()

@@ -184,8 +184,8 @@ first text and the question the second. The first and the last layer attend to e
 words on either side. The benchmarks ask on it whether attention shows that sentence.
 
 **Recipe.** {STEPS} steps from random weights with AdamW in batches of {BATCH_SIZE} stories, in which people and places
-are exchanged at random; short stories come first. The running mean of the weights is kept. Weights are stored in half precision and load as
-float32. `python -m training babi --data FOLDER` repeats it.
+are exchanged at random; short stories come first. The running mean of the weights is kept. Weights are stored in half
+precision and load as float32. `python -m training babi --data FOLDER` repeats it.
 
 **Test.** Accuracy {{accuracy}} on the 1,000 test questions, measured with the files in this folder.
 """,

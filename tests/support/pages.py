@@ -26,7 +26,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open[-1:] != ["style"]:
+        if self.open[-1:] not in (["style"], ["script"]):
             self.texts.append(data)
 
     def find(self, tag: str, kind: str = "") -> list[dict[str, str]]:

@@ -2,20 +2,24 @@
 
 `whence.views` registers the views of the package's own results. A new type of result registers its own, in any module:
 
-    @display.page.register(MyResult)
-    def page_of_my_result(result: MyResult) -> str: ...
+    @display.fragment.register(MyResult)
+    def fragment_of_my_result(result: MyResult) -> str: ...
 
-Media: `terminal` (a rich renderable), `text` (plain text; by default what the terminal shows, without colours), `page`
-(HTML), `figure` (a matplotlib Figure), `table` (columns and rows). `write` chooses among them by the ending of a file.
+Media: `terminal` (a rich renderable), `text` (plain text; by default what the terminal shows, without colours),
+`title` (of a page; by default the kind of result), `fragment` (HTML to stand inside a page), `page` (a whole page; by
+default the fragment in the shell that all pages share), `figure` (a matplotlib Figure), `table` (columns and rows).
+`write` chooses among them by the ending of a file.
 """
 
 from __future__ import annotations
 
 import csv
+import html
 import importlib
 import importlib.util
 import inspect
 import io
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import singledispatch
@@ -77,6 +81,32 @@ class Medium(Generic[T]):
         )
 
 
+class Provided(Generic[T]):
+    """A function that the views provide, because `core` holds neither templates nor style sheets."""
+
+    _function: Callable[..., T]
+
+    def __call__(self, *given: Any, **options: Any) -> T:
+        """What the function of the views returns."""
+        extensions.load("view")
+        return self._function(*given, **options)
+
+    def provide(self, function: Callable[..., T]) -> Callable[..., T]:
+        """A decorator for the function of the views."""
+        self._function = function
+        return function
+
+
+def _whole_page(result: Any, look: Look | None = None) -> str:
+    """The fragment of a result as a page of its own."""
+    return shell([fragment(result, look)], title(result))
+
+
+def _kind(result: Any) -> str:
+    """The kind of a result in words: "Name audit" of a NameAudit."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(result).__name__).capitalize()
+
+
 def _uncoloured(result: Any) -> str:
     """What the terminal shows, without colours."""
     return uncoloured(terminal(result))
@@ -93,7 +123,11 @@ class Table:
 
 terminal: Medium[Any] = Medium("terminal", "view for the terminal")
 text: Medium[str] = Medium("text", "plain text", _uncoloured)
-page: Medium[str] = Medium("page", "page")
+title: Medium[str] = Medium("title", "title", _kind)
+fragment: Medium[str] = Medium("fragment", "page")
+page: Medium[str] = Medium("page", "page", _whole_page)
+shell: Provided[str] = Provided()  # (fragments, title) -> a page that needs nothing else
+assets: Provided[dict[str, str]] = Provided()  # () -> the style sheet and the script of all pages, by file name
 figure: Medium[Any] = Medium("figure", "figure")
 table: Medium[Table] = Medium("table", "table")
 
@@ -114,6 +148,15 @@ def uncoloured(shown: Any, width: int = WIDTH) -> str:
     console.width = max([width, *(Measurement.get(console, console.options, part).maximum for part in tables)])
     console.print(shown)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def in_notebook(result: Any) -> str:
+    """The page of a result in a frame, so that the styles of a notebook and of the page leave each other alone.
+
+    The page's own script fits the frame to its content; where scripts are off, the frame scrolls.
+    """
+    style = "width:100%;height:32em;border:0"
+    return f'<iframe title="{type(result).__name__}" style="{style}" srcdoc="{html.escape(page(result))}"></iframe>'
 
 
 def csv_text(result: Any) -> str:
@@ -146,7 +189,7 @@ def endings(kind: Any) -> tuple[str, ...]:
     own = kind if isinstance(kind, type) else type(kind)
     groups = {
         (".json",): hasattr(own, "save"),
-        (".html",): page.covers(own),
+        (".html",): page.covers(own) or fragment.covers(own),
         FIGURES: figure.covers(own),
         (".csv", ".parquet"): table.covers(own),
     }

@@ -70,7 +70,7 @@ class Result(Storable):
         return display.page(self, look_of(look))
 
     def _repr_html_(self) -> str:
-        return display.page(self)
+        return display.in_notebook(self)
 
     def plot(self, **look: Any) -> Any:
         """A matplotlib Figure; with scores over a picture it takes the options of `Look`."""

@@ -10,9 +10,9 @@ from whence.views.pages.layout import Part, rendered
 from whence.views.text import printable
 
 
-@display.page.register(Arbitration)
-def page(found: Arbitration) -> str:
-    """A self-contained page."""
+@display.fragment.register(Arbitration)
+def fragment(found: Arbitration) -> str:
+    """The body of its page."""
     said = {"verdict": printable(verdict(found)), "notes": [printable(note) for note in found.notes]}
     ranks = {
         "count": len(found.candidates),

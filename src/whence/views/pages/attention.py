@@ -15,16 +15,23 @@ from whence.views.pages.layout import Part, cell, rendered
 from whence.views.text import weight
 
 
-@display.page.register(AttentionSelection)
-def page(selection: AttentionSelection, look: Look | None = None) -> str:
-    """A self-contained page."""
+@display.fragment.register(AttentionSelection)
+def fragment(selection: AttentionSelection, look: Look | None = None) -> str:
+    """The body of its page."""
     return rendered(part(selection, look))
 
 
-@display.page.register(AttentionMaps)
-def page_of_all(maps: AttentionMaps, look: Look | None = None) -> str:
+@display.title.register(AttentionMaps)
+@display.title.register(AttentionSelection)
+def title(shown: AttentionMaps | AttentionSelection) -> str:
+    """The title of its page."""
+    return "Attention"
+
+
+@display.fragment.register(AttentionMaps)
+def fragment_of_all(maps: AttentionMaps, look: Look | None = None) -> str:
     """The maps that are selected when nothing is asked for."""
-    return page(maps.view(), look)
+    return fragment(maps.view(), look)
 
 
 def part(selection: AttentionSelection, look: Look | None = None) -> Part:

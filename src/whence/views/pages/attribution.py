@@ -23,9 +23,9 @@ from whence.views.pages.layout import Part, cell, rendered
 from whence.views.text import largest, number, printable, right_to_left, writing
 
 
-@display.page.register(Attribution)
-def page(a: Attribution, look: Look | None = None) -> str:
-    """A self-contained page."""
+@display.fragment.register(Attribution)
+def fragment(a: Attribution, look: Look | None = None) -> str:
+    """The body of its page."""
     return rendered(part(a, look))
 
 

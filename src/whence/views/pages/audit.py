@@ -30,9 +30,9 @@ COLOURS = {"explains": css(FOR, 0.4), "partly": "rgba(190,150,0,.35)", "does not
 WIDE, HIGH, LEFT, TOP, BOTTOM = 420, 240, 46, 22, 42  # of a drawing
 
 
-@display.page.register(Audit)
-def page(a: Audit) -> str:
-    """A self-contained page."""
+@display.fragment.register(Audit)
+def fragment(a: Audit) -> str:
+    """The body of its page."""
     given = {
         "question": QUESTION,
         "facts": facts(a),

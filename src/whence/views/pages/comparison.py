@@ -16,9 +16,9 @@ from whence.views.pages.layout import Part, cell, rendered
 from whence.views.text import largest, printable, writing
 
 
-@display.page.register(Comparison)
-def page(c: Comparison, look: Look | None = None) -> str:
-    """A self-contained page."""
+@display.fragment.register(Comparison)
+def fragment(c: Comparison, look: Look | None = None) -> str:
+    """The body of its page."""
     return rendered(part(c, look))
 
 

@@ -12,9 +12,9 @@ from whence.views.pages.layout import Cell, Part, rendered
 from whence.views.text import number, printable
 
 
-@display.page.register(Conservation)
-def page(c: Conservation) -> str:
-    """A self-contained page."""
+@display.fragment.register(Conservation)
+def fragment(c: Conservation) -> str:
+    """The body of its page."""
     given = {
         "facts": facts(c),
         "tables": [(title, _table(table)) for title, table in tables(c)],

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
+from whence.core import display
 from whence.core.geometry import patches
 from whence.core.inputs import Input
 from whence.views.colours import AGAINST, FOR, css, css_of_score
@@ -37,10 +40,37 @@ def _environment() -> Any:
 
 
 def rendered(*parts: Part) -> str:
-    """A page that needs nothing else and follows the notebook's colours or the reader's light or dark mode."""
-    ends = {"colour_for": css(FOR), "colour_against": css(AGAINST)}
-    page = str(_environment().get_template("base.html").render(parts=parts, **ends))
+    """The fragment of a page that shows these parts one under the other."""
+    return str(_environment().get_template("fragment.html").render(parts=parts))
+
+
+@display.shell.provide
+def shell(fragments: Sequence[str], title: str) -> str:
+    """A page that needs nothing else, follows the reader's light or dark mode, and runs no script but its own."""
+    style, script = assets()["style.css"], assets()["whence.js"]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    given = {
+        "title": title,
+        "fragments": fragments,
+        "style": style,
+        "script": script,
+        "script_hash": f"sha256-{digest}",
+    }
+    page = str(_environment().get_template("base.html").render(given))
     return page.encode("utf-8", "backslashreplace").decode()  # no file can hold a lone surrogate
+
+
+@display.assets.provide
+@lru_cache(maxsize=1)
+def assets() -> dict[str, str]:
+    """The style sheet and the script of all pages; what the shell starts when a page is opened, the script offers."""
+    folder = files("whence.views") / "templates"
+    scripts = sorted((folder / "scripts").iterdir(), key=lambda file: (file.name != "runtime.js", file.name))
+    colours = f".whence {{ --w-for: {css(FOR)}; --w-against: {css(AGAINST)} }}\n"
+    return {
+        "style.css": colours + (folder / "style.css").read_text(encoding="utf-8"),
+        "whence.js": "\n".join(file.read_text(encoding="utf-8") for file in scripts if file.name.endswith(".js")),
+    }
 
 
 @dataclass(frozen=True)

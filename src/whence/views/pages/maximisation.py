@@ -13,9 +13,9 @@ from whence.views.pages.layout import Part, png, rendered
 from whence.views.text import number, printable
 
 
-@display.page.register(Maximisation)
-def page(m: Maximisation) -> str:
-    """A self-contained page."""
+@display.fragment.register(Maximisation)
+def fragment(m: Maximisation) -> str:
+    """The body of its page."""
     return rendered(Part("maximisation.html", {"facts": facts(m), "units": [_unit(row) for row in rows(m)]}))
 
 

@@ -9,9 +9,9 @@ from whence.views.pages.layout import Part, rendered
 from whence.views.text import number
 
 
-@display.page.register(NameAudit)
-def page(found: NameAudit) -> str:
-    """A self-contained page."""
+@display.fragment.register(NameAudit)
+def fragment(found: NameAudit) -> str:
+    """The body of its page."""
     shown, left_out = at_the_ends(name_rows(found))
     low = min(0.0, *(row.interval[0] for row in shown))
     width = (max(0.0, *(row.interval[1] for row in shown)) - low) or 1.0

@@ -17,9 +17,9 @@ from whence.views.pages.layout import Part, rendered
 from whence.views.text import printable
 
 
-@display.page.register(PictureGrid)
-def page(grid: PictureGrid, look: Look | None = None) -> str:
-    """A self-contained page."""
+@display.fragment.register(PictureGrid)
+def fragment(grid: PictureGrid, look: Look | None = None) -> str:
+    """The body of its page."""
     rows = [_row(name, shown(c), look) for name, c in zip(grid.names, grid, strict=True)]
     methods = [printable(method) for method in grid.methods]
     return rendered(Part("picture_grid.html", {"methods": methods, "rows": rows, "said": said(grid, look)}))

@@ -12,9 +12,9 @@ from whence.views.pages.scoreboard import bars
 from whence.views.text import number
 
 
-@display.page.register(Score)
-def page(score: Score) -> str:
-    """A self-contained page."""
+@display.fragment.register(Score)
+def fragment(score: Score) -> str:
+    """The body of its page."""
     given = {
         "facts": facts(score),
         "bars": bars([Row(score.metric, score)], {score.metric: Style(METHODS[0])}),

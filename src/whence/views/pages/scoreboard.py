@@ -38,9 +38,9 @@ from whence.views.text import printable
 WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 440, 270, 44, 10, 26, 40  # of the drawing of curves, and its margins
 
 
-@display.page.register(Scoreboard)
-def page(board: Scoreboard) -> str:
-    """A self-contained page."""
+@display.fragment.register(Scoreboard)
+def fragment(board: Scoreboard) -> str:
+    """The body of its page."""
     return rendered(part(board))
 
 

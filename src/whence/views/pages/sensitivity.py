@@ -16,9 +16,9 @@ from whence.views.text import printable
 COLOURS = {"for": css(FOR, 0.45), "against": css(AGAINST, 0.45)}
 
 
-@display.page.register(Sensitivity)
-def page(s: Sensitivity) -> str:
-    """A self-contained page."""
+@display.fragment.register(Sensitivity)
+def fragment(s: Sensitivity) -> str:
+    """The body of its page."""
     given = {
         "facts": facts(s),
         "heads": HEADS,

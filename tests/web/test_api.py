@@ -13,6 +13,7 @@ from PIL import Image
 
 import whence
 from whence import zoo
+from whence.zoo.planted_data import truth
 
 TEXT = "the dog walked by a not lovely garden"
 
@@ -124,9 +125,31 @@ def test_the_truth_of_a_planted_example_is_found_and_lost_with_an_edit(client: A
     example = client.get("/api/models/planted").json()["examples"][0]
     right = client.ended(client.start(model="planted", texts=example["texts"], example=0, methods=["leave_one_out"]))
     assert right["results"][0]["truth"]["found"] == right["results"][0]["truth"]["of"]
-    edited = {"text": example["texts"]["text"] + " and"}
-    state = client.ended(client.start(model="planted", texts=edited, example=0, methods=["leave_one_out"]))
+    two_cues = {"text": example["texts"]["text"] + " lovely awful dog"}
+    state = client.ended(client.start(model="planted", texts=two_cues, example=0, methods=["leave_one_out"]))
     assert state["about"]["truth"] is None and state["results"][0]["truth"] is None
+    other = client.get("/api/models/recall").json()["examples"][0]["texts"]
+    edited = {"prompt": other["prompt"].replace("v", "k", 1)}
+    state = client.ended(client.start(model="recall", texts=edited, example=0, methods=["gae"]))
+    assert state["about"]["truth"] is None
+
+
+def test_the_truth_of_planted_follows_the_rule_in_any_text(client: Any) -> None:
+    for example in zoo.examples("planted", 50):
+        assert np.array_equal(truth(example.input.split()), example.truth)
+    text = "never the dog walked by a not lovely garden"
+    state = client.ended(client.start(model="planted", texts={"text": text}, methods=["leave_one_out"]))
+    marked = [
+        name for name, decides in zip(state["about"]["features"], state["about"]["truth"], strict=True) if decides
+    ]
+    assert [name.strip() for name in marked] == ["not", "lovely"]
+
+
+def test_patches_have_their_places(client: Any) -> None:
+    state = client.ended(client.start(model="textures", example=0, methods=["gae"]))
+    grid = state["about"]["grid"]
+    assert (grid["rows"], grid["columns"], grid["place"]) == (6, 6, [0, 0, 100, 100])
+    assert [state["about"]["features"][i] for i in grid["features"][:2]] == ["patch 0,0", "patch 0,1"]
 
 
 def test_attention_is_shown(client: Any) -> None:

@@ -22,7 +22,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from whence.core import display
-from whence.core.attention_maps import AttentionMaps
 from whence.core.results import Attribution, Comparison
 from whence.web.catalogue import Catalogue, UnknownModel
 from whence.web.changes import changes
@@ -77,7 +76,6 @@ class Server:
     def state_of(self, job: Job) -> JobState:
         """A job as the API tells of it."""
         endings = display.endings(job.results[0]) if job.results else ()
-        shown = [ending for ending in endings if ending in KINDS]
         return JobState(
             job=job.id,
             kind=job.kind,
@@ -85,7 +83,7 @@ class Server:
             error=job.error,
             about=job.about,
             results=job.facts,
-            files=shown,
+            files=[ending for ending in endings if ending in KINDS],
         )
 
     def result_of(self, job: Job, which: str) -> Any:
@@ -306,7 +304,7 @@ def _add_results(app: FastAPI, server: Server) -> None:
     def fragment(job: Name, which: Name) -> Response:
         """A result as HTML to stand inside a page that has the style sheet and script of /assets."""
         result = server.result_of(worker.get(job), which)
-        return Response(_fragment(result), media_type="text/html; charset=utf-8")
+        return Response(display.fragment(result), media_type="text/html; charset=utf-8")
 
     @app.get("/api/jobs/{job}/results/{name}", tags=["results"], response_class=Response)
     def download(job: Name, name: Name) -> Response:
@@ -324,17 +322,8 @@ def _add_results(app: FastAPI, server: Server) -> None:
         return changes(worker.get(job), worker.get(before))
 
 
-def _fragment(result: Any) -> str:
-    """The HTML of a result; of all attention maps what they show by default, unless the maps have a page themselves."""
-    if isinstance(result, AttentionMaps) and not display.fragment.covers(AttentionMaps):
-        result = result.view(all_heads=True)
-    return display.fragment(result)
-
-
 def _written(result: Any, ending: str) -> bytes:
     """The bytes of a file that `display.write` makes."""
-    if isinstance(result, AttentionMaps) and ending not in display.endings(result):
-        result = result.view(all_heads=True)
     with tempfile.TemporaryDirectory(prefix="whence-serve-") as folder, _drawing:
         file = Path(folder) / f"result{ending}"
         display.write(result, file)

@@ -19,6 +19,7 @@ from whence.core.tasks import TASKS
 from whence.core.wording import quoted
 from whence.web.catalogue import Catalogue
 from whence.web.limits import Limits
+from whence.zoo.planted_data import truth
 
 FORMS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # of pictures; others have decoders that are rarely looked at
 
@@ -114,6 +115,12 @@ def raw_input(asked: Asked, catalogue: Catalogue, pictures: Pictures, limits: Li
         parts["image"] = pictures.get(asked.picture) if asked.picture is not None else example["image"]
     elif asked.picture is not None:
         raise ValueError(f"{asked.model} takes no picture, and one came; leave it out")
+    return parts, _truth(asked, texts, example, catalogue)
+
+
+def _truth(asked: Asked, texts: dict[str, str], example: dict[str, Any], catalogue: Catalogue) -> np.ndarray | None:
+    """Which features decide, where that is known: of an example as it was drawn, and of any text for `planted`."""
+    if asked.model == "planted" and asked.model not in catalogue.folders and set(texts) == {"text"}:
+        return truth(texts["text"].split())
     unchanged = asked.picture is None and texts == {part: value for part, value in example.items() if part != "image"}
-    truth = catalogue.examples(asked.model)[asked.example].truth if unchanged and asked.example is not None else None
-    return parts, truth
+    return catalogue.examples(asked.model)[asked.example].truth if unchanged and asked.example is not None else None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from whence.core import geometry
 from whence.core.inputs import Input
 from whence.core.results import Attribution, Comparison
 from whence.core.tasks import TASKS
@@ -90,6 +91,7 @@ class Desk:
             "notes": list(item.notes),
             "prediction": predicted(subject, item),
             "truth": None if truth is None or truth.shape[-1] != len(item.features) else truth.tolist(),
+            "grid": grid(item),
         }
         job.tell("input", **job.about)
         return subject, item
@@ -134,6 +136,7 @@ class Desk:
         job.tell("result", number=0, **job.facts[-1])
 
     def _measure(self, job: Job) -> None:
+        from whence.core import registry
         from whence.measure.evaluation import board_of
 
         asked: Measure = job.asked
@@ -142,8 +145,24 @@ class Desk:
         seconds = [fact["seconds"] for fact in asked.of.facts]
         began = time.monotonic()
         job.results.append(board_of(subject, comparison, [asked.metric], seconds, asked.of.asked.seed))
-        job.facts.append({"result": 0, "seconds": time.monotonic() - began})
+        record, _ = registry.resolve("metric", asked.metric)
+        told = {"metric": record.name, "summary": record.summary, "better": record.better}
+        job.facts.append({"result": 0, "seconds": time.monotonic() - began, **told})
         job.tell("result", number=0, **job.facts[-1])
+
+
+def grid(item: Input) -> dict[str, Any] | None:
+    """Where the patches of a picture lie: rows and columns, their features, and the rectangle in percent of it."""
+    if item.grid is None or item.box is None or item.size is None:
+        return None
+    (left, top, right, bottom), (width, height) = item.box, item.size
+    place = (left / width, top / height, (right - left) / width, (bottom - top) / height)
+    return {
+        "rows": item.grid[0],
+        "columns": item.grid[1],
+        "features": geometry.patches(item).tolist(),
+        "place": [round(100 * share, 3) for share in place],
+    }
 
 
 def facts(found: Attribution, result: int, seconds: float, truth: list[Any] | None) -> dict[str, Any]:

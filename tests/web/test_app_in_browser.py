@@ -106,7 +106,7 @@ def test_closing_the_page_cancels_its_work(browser: Any, address: str) -> None:
 
 
 def test_results_side_by_side_measured_and_downloaded(browser: Any, address: str) -> None:
-    page = opened(browser, address, "#model=planted&example=0&methods=gae;lrp")
+    page = opened(browser, address, "#model=planted&example=0&methods=lrp;gae")
     finished(page, 2)
     page.get_by_role("radio", name="side by side").click()
     page.get_by_role("region", name="Side by side").locator(".fragment").wait_for(timeout=WAIT)
@@ -114,7 +114,7 @@ def test_results_side_by_side_measured_and_downloaded(browser: Any, address: str
     page.get_by_role("radio", name="side by side").press("ArrowLeft")
     assert page.get_by_role("region", name="gae", exact=True).is_visible()
     with page.expect_download() as downloading:
-        page.get_by_role("region", name="gae", exact=True).get_by_role("link", name="download json").click()
+        page.get_by_role("region", name="lrp", exact=True).get_by_role("link", name="download json").click()
     assert downloading.value.suggested_filename == "whence-0.json"
     with page.expect_download() as downloading:
         page.locator(".tools").first.get_by_role("link", name="download pdf").click()

@@ -120,6 +120,23 @@ def test_one_client_may_not_fill_the_queue(serve: Any) -> None:
             client.delete(f"/api/jobs/{job}")
 
 
+def test_a_worker_that_could_not_prepare_works() -> None:
+    """A damaged folder, for instance: the jobs that name it say so, and the others run."""
+
+    def prepare() -> None:
+        raise RuntimeError("damaged")
+
+    worker = Worker(lambda job: None, Limits(), prepare)
+    worker.start()
+    job = worker.add(Job("explain", None, "me", 1))
+    for _ in range(1000):
+        time.sleep(0.005)
+        if job.ended:
+            break
+    worker.stop()
+    assert job.state == "done"
+
+
 def test_clients_are_told_apart() -> None:
     worker = Worker(lambda job: None, Limits(waiting=3, waiting_per_client=1))
     worker.add(Job("explain", None, "one", 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import socket
 import struct
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,18 @@ def test_a_body_that_does_not_arrive_is_not_waited_for(small: Any) -> None:
     with socket.create_connection(("127.0.0.1", small.base_url.port), 10) as slow:
         slow.sendall(b"POST /api/pictures HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nabc")
         assert b" 408 " in slow.recv(1000).split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize("headers", ["host: evil.example", "host: localhost\r\norigin: https://evil.example"])
+def test_a_refusal_is_read_also_by_who_still_sends(client: Any, headers: str) -> None:
+    """A connection that is closed while a body is under way is reset, and the answer is lost with it."""
+    with socket.create_connection(("127.0.0.1", client.base_url.port), 10) as slow:
+        slow.sendall(f"POST /api/jobs HTTP/1.1\r\n{headers}\r\ncontent-length: 20000\r\n\r\n".encode())
+        time.sleep(0.2)
+        for _ in range(20):
+            slow.sendall(b"x" * 1000)
+            time.sleep(0.005)
+        assert slow.recv(1000).split(b"\r\n")[0].split()[1] in (b"421", b"403")
 
 
 def test_texts_have_a_length(small: Any) -> None:

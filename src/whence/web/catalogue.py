@@ -33,6 +33,7 @@ class Catalogue:
         self._subjects: dict[str, Subject] = {}
         self._examples: dict[str, list[Example]] = {}
         self._lock = threading.RLock()  # libraries are imported and models read by one thread at a time
+        self._drawing = threading.Lock()  # of examples, which need no library and must not wait for one
 
     def check(self, name: str) -> str:
         """The name, where it is in the catalogue."""
@@ -61,7 +62,7 @@ class Catalogue:
         """Examples of an embedded model; none of a folder."""
         if self.check(name) in self.folders:
             return []
-        with self._lock:
+        with self._drawing:
             if name not in self._examples:
                 self._examples[name] = zoo.examples(name, EXAMPLES, SEED)
             return self._examples[name]

@@ -7,6 +7,7 @@ lets point to this machine (Host tells).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -21,6 +22,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
+DRAINING = 2.0  # seconds for the rest of a request that is refused
 SAFE = ("GET", "HEAD", "OPTIONS")
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -58,12 +60,23 @@ class Guard:
             self._check_length(headers)
             await self._app(scope, self._counted(receive), _with_headers(send))
         except Refused as refusal:
+            await self._drained(receive)
             body = json.dumps({"error": refusal.detail}).encode()
             kept = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
             kept.append((b"connection", b"close"))
             respond = _with_headers(send)
             await respond({"type": "http.response.start", "status": refusal.status_code, "headers": kept})
             await respond({"type": "http.response.body", "body": body})
+
+    async def _drained(self, receive: Receive) -> None:
+        """Let the rest of a refused request pass by: a connection closed before that would lose the answer as well."""
+        size, more = 0, True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAINING):
+                while more and size <= 4 * self._limits.body:
+                    message = await receive()
+                    size += len(message.get("body", b""))
+                    more = message.get("more_body", False)
 
     def _check_host(self, headers: dict[str, str]) -> None:
         host = headers.get("host", "").lower()

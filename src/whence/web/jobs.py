@@ -20,6 +20,7 @@ from whence.web.limits import Limits
 
 LOG = logging.getLogger("whence.web")
 FORESEEN = (ValueError, TypeError, OSError, ImportError, LookupError)  # errors that are sentences for the user
+PAUSE = 1.0  # seconds before libraries are imported, which slows down whatever is answered meanwhile: the page first
 ENDED = ("done", "cancelled", "failed")
 
 
@@ -219,9 +220,19 @@ class Worker:
             size -= oldest.size
             del self._jobs[oldest.id]
 
-    def _run(self) -> None:
-        if self._prepare is not None:
+    def _prepared(self) -> None:
+        """Prepare, after the page had a moment to be sent; what cannot be prepared is said by the job that needs it."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._waiting) or self._stopping, PAUSE)
+        if self._prepare is None or self._stopping:
+            return
+        try:
             self._prepare()
+        except Exception:
+            LOG.exception("the first model could not be loaded")
+
+    def _run(self) -> None:
+        self._prepared()
         while True:
             with self._changed:
                 while not self._waiting and not self._stopping:

@@ -248,7 +248,8 @@
       return chooseModel(names[0]);
     }
     await chooseModel(wanted, said);
-    const example = now.model.examples[Number(said.get("example") ?? NaN)];
+    const typed = [...said.keys()].some(key => key.startsWith("text."));
+    const example = now.model.examples[Number(said.get("example") ?? (typed ? NaN : 0))];
     if (example) takeExample(example);
     for (const part of now.model.parts) {
       const given = said.get(`text.${part.name}`);

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = 8  # of every embedded model
 SEED = 17  # that examples are drawn with
+_LOADING = threading.RLock()  # libraries are imported and models read by one thread of the process at a time
 
 
 class UnknownModel(LookupError):
@@ -32,7 +33,6 @@ class Catalogue:
         self.names = (*self.folders, *(name for name in zoo.names() if name not in self.folders))
         self._subjects: dict[str, Subject] = {}
         self._examples: dict[str, list[Example]] = {}
-        self._lock = threading.RLock()  # libraries are imported and models read by one thread at a time
         self._drawing = threading.Lock()  # of examples, which need no library and must not wait for one
 
     def check(self, name: str) -> str:
@@ -44,7 +44,7 @@ class Catalogue:
     def subject(self, name: str) -> Subject:
         """The model of this name; read from its folder the first time."""
         self.check(name)
-        with self._lock:
+        with _LOADING:
             if name not in self._subjects:
                 from whence.model.loading import load
 
@@ -53,7 +53,7 @@ class Catalogue:
 
     def methods(self) -> list[Any]:
         """The records of all methods, which imports the libraries they stand on."""
-        with self._lock:
+        with _LOADING:
             from whence.api import list_methods
 
             return list_methods()

@@ -34,6 +34,8 @@ def figure(c: Conservation) -> Any:
     for place, (name, rows) in enumerate(shown, 1):
         _draw_leaks(axes[place], rows, segments, kinds)
         axes[place].set_title(f"leaks of {name}", fontsize="small", loc="left", parse_math=False)
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
     limits = [axis.get_ylim() for axis in axes[1:]]
     for axis in axes[1:]:
         axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
@@ -52,7 +54,7 @@ def _segments(shown: list[tuple[str, Rows]]) -> list[str]:
     labels = [
         label for _, rows in shown for label, row, bias in _placed(rows) if row.block or _loses_relevance(row, bias)
     ]
-    order = dict.fromkeys(label for label, *_ in _placed(shown[0][1]) if label in labels)
+    order = dict.fromkeys(label for _, rows in shown for label, *_ in _placed(rows) if label in labels)
     return [BEFORE, *(label for label in order if label not in (BEFORE, AFTER)), AFTER]
 
 

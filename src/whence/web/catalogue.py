@@ -77,13 +77,13 @@ class Catalogue:
     def detail(self, name: str) -> dict[str, Any]:
         """What a model takes and gives, with examples; reads the weights of a folder, not those of embedded models."""
         found = self.summary(name)
+        folder = self.folders.get(name) or zoo.folder(name)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        labels = list(config["id2label"].values()) if "id2label" in config else None
         if name in self.folders:
             subject = self.subject(name)
-            found |= {"task": subject.task, "family": type(subject.model).__name__}
+            found |= {"task": subject.task, "family": ", ".join(config.get("architectures") or ())}
             labels = None if subject.labels is None else list(subject.labels)
-        else:
-            config = json.loads((zoo.folder(name) / "config.json").read_text(encoding="utf-8"))
-            labels = list(config["id2label"].values()) if "id2label" in config else None
         task = TASKS[found["task"]]
         examples = self.examples(name)
         return found | {

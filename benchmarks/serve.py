@@ -44,7 +44,7 @@ def server() -> Iterator[tuple[str, int, float]]:
         yield address.rstrip("/"), process.pid, began
     finally:
         process.terminate()
-        process.wait(20)
+        process.communicate(timeout=20)
 
 
 def start_times(address: str, began: float) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from whence.core import display, geometry, shap_export
-from whence.core.inputs import Input, Target, check_axis, merged_words, word_starts
+from whence.core.inputs import Input, Target, check_axis, merged, sentence_starts, word_starts
 from whence.core.looks import look_of
 from whence.core.storage import VERSION, Storable, floats, read_only
 from whence.core.wording import in_one_line
@@ -161,9 +161,15 @@ class Attribution(Result):
 
     def words(self, reduce: str = "sum") -> Attribution:
         """Scores of whole words: the pieces' sum, max or mean (hidden pieces left out of max and mean)."""
+        return self._merged("words", word_starts(self.input), reduce)
+
+    def sentences(self, reduce: str = "sum") -> Attribution:
+        """Scores of sentences, as `words` makes them of words; `core/sentences.py` says where a sentence ends."""
+        return self._merged("sentences", sentence_starts(self.input), reduce)
+
+    def _merged(self, kind: str, starts: np.ndarray, reduce: str) -> Attribution:
         if reduce not in ("sum", "max", "mean"):
             raise ValueError(f"reduce must be 'sum', 'max' or 'mean', got {reduce!r}")
-        starts = word_starts(self.input)
         visible = np.logical_or.reduceat(self.visible, starts, axis=-1)
         if reduce == "max":
             seen = np.where(self.visible, self.scores, -np.inf)
@@ -173,11 +179,11 @@ class Attribution(Result):
         if reduce == "mean":
             count = np.add.reduceat(self.visible.astype(self.scores.dtype), starts, axis=-1)
             scores = scores / np.maximum(count, 1)
-        note = f"pieces merged into words by {reduce}"
+        note = f"pieces merged into {kind} by {reduce}"
         return replace(
             self,
             scores=scores,
-            input=merged_words(self.input, starts),
+            input=merged(self.input, starts),
             visible=visible,
             residual=self.residual if reduce == "sum" else None,
             notes=self.notes if note in self.notes else (*self.notes, note),

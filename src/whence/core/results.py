@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from whence.core import display, geometry, shap_export
+from whence.core.agreement import rank_agreement
 from whence.core.inputs import Input, Target, check_axis, merged, sentence_starts, word_starts
 from whence.core.looks import look_of
 from whence.core.storage import VERSION, Storable, floats, read_only
@@ -175,7 +176,8 @@ class Attribution(Result):
             seen = np.where(self.visible, self.scores, -np.inf)
             scores = np.where(visible, np.maximum.reduceat(seen, starts, axis=-1), 0).astype(self.scores.dtype)
         else:
-            scores = np.add.reduceat(self.scores, starts, axis=-1)
+            with np.errstate(invalid="ignore", over="ignore"):  # a sum of scores that are not finite is not, either
+                scores = np.add.reduceat(self.scores, starts, axis=-1)
         if reduce == "mean":
             count = np.add.reduceat(self.visible.astype(self.scores.dtype), starts, axis=-1)
             scores = scores / np.maximum(count, 1)
@@ -234,3 +236,12 @@ class Comparison(Result):
             if attribution.method == key:
                 return attribution
         raise KeyError(f"no attribution by {key!r} here, only by {', '.join(a.method for a in self.attributions)}")
+
+    def agreement(self) -> np.ndarray:
+        """(method, method) How alike two methods rank the features: Kendall's tau-b, special tokens left out.
+
+        Of generated text the mean over its rows; by sizes where one of the two has no signs; NaN where not defined.
+        """
+        shape = (-1, len(self[0].features))
+        seen = np.logical_and.reduce([a.visible for a in self]) & ~self[0].special
+        return rank_agreement([a.scores.reshape(shape) for a in self], [a.signed for a in self], seen.reshape(shape))

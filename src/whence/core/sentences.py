@@ -26,9 +26,7 @@ OPENING = re.compile(rf"\s*[{re.escape(OPENERS)}]*")
 LINE_NUMBER = re.compile(r"[(\[]?(\d{1,3}|[A-Za-z])")
 DOTTED = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]")
 LONGEST = 40  # characters before a stop that are looked at for an abbreviation
-NAMES = (
-    "mr mrs ms messrs dr prof st mt rev hon gen col maj capt cmdr lt sgt gov sen rep e.g i.e eg ie cf vs viz ca"
-)
+NAMES = "mr mrs ms messrs dr prof st mt rev hon gen col maj capt cmdr lt sgt gov sen rep e.g i.e eg ie cf vs viz ca"
 BEFORE_NAMES = frozenset(NAMES.split(" "))
 BEFORE_NUMBERS = frozenset(["no", "nos", "p", "pp", "sec", "ch", "vol", "fig", "figs", "eq", "eqs"])  # or words, else
 MAY_END = frozenset(["etc", "inc", "ltd", "co", "corp", "bros", "jr", "sr", "ph.d", "al"])

@@ -19,9 +19,9 @@ from whence.views.content.attribution import (
 )
 from whence.views.content.reading import leads_to_output, reading
 from whence.views.content.steps import steps
+from whence.views.content.tokens import share, texts
 from whence.views.pages import layout
 from whence.views.pages.layout import Part, rendered
-from whence.views.pages.tokens import share, texts
 from whence.views.text import largest, number, printable, signed, writing
 
 QUIET = 40  # tokens from which numbers below them would break up the text
@@ -47,7 +47,7 @@ def part(a: Attribution, look: Look | None = None) -> Part:
         "pictures": layout.pictures(a.input, [(name or "scores", grid, overlay) for (name, grid), overlay in over])
         if grids
         else None,
-        "levels": [_level(name, shown(own)) for name, own in levels] if others else [],
+        "levels": [_level(name, shown(own), leads_to_output(a)) for name, own in levels] if others else [],
         "quiet": len(others) > QUIET,
         "matrix": _matrix(a, others, scale) if a.scores.ndim == 2 else None,
         "limit": number(scale) if scale and others else None,
@@ -68,12 +68,12 @@ def _levels(a: Attribution) -> list[tuple[str, Attribution]]:
     return found
 
 
-def _level(name: str, a: Attribution) -> dict[str, Any]:
+def _level(name: str, a: Attribution, leads: bool) -> dict[str, Any]:
     """What the template is given of the tokens of one level, and of the steps from base to f(x)."""
     scale = largest(a.scores)
     own = texts(a.input, off_picture(a), a.scores, scale, a.signed)
     limit = number(scale) if scale else ""
-    return {"name": name, "texts": own, "limit": limit, "steps": _steps(a) if leads_to_output(a) and scale else []}
+    return {"name": name, "texts": own, "limit": limit, "steps": _steps(a) if leads and scale else []}
 
 
 def _steps(a: Attribution) -> list[dict[str, str]]:

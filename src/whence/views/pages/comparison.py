@@ -12,9 +12,9 @@ from whence.core.results import Comparison
 from whence.views.content.attribution import of_row, over_picture, pictures, sections
 from whence.views.content.comparison import facts, footer, shown, tables, unsigned
 from whence.views.content.reading import reading_of_comparison
+from whence.views.content.tokens import share, texts
 from whence.views.pages import layout
 from whence.views.pages.layout import Part, rendered
-from whence.views.pages.tokens import share, texts
 from whence.views.text import largest, number, printable, writing
 
 

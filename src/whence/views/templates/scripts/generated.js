@@ -9,8 +9,15 @@ whence.component("generated", root => {
   const share = cell => Number(cell.style.getPropertyValue("--s"));
   let chosen = -1;
 
+  function light(column, row) {
+    columns.forEach((one, i) => one.classList.toggle("lit", i === column));
+    rows.forEach(one => one.head.classList.toggle("lit", column >= 0 && one === row));
+  }
+
   function choose(at) {
     chosen = at;
+    light(-1);
+    tip.hide();
     const own = rows[at], largest = Math.max(...own.cells.map(cell => Math.abs(share(cell)))) || 1;
     tokens.forEach((token, i) => {
       const cell = own.cells[i], unseen = cell.classList.contains("hidden");
@@ -45,8 +52,7 @@ whence.component("generated", root => {
       own = rows.find(one => one.row === cell.parentElement);
       at = own.cells.indexOf(cell);
     } else if (token) at = tokens.indexOf(token);
-    columns.forEach((column, i) => column.classList.toggle("lit", i === at));
-    rows.forEach(one => one.head.classList.toggle("lit", at >= 0 && one === own));
+    light(at, own);
     if (at < 0 || !own) return tip.hide();
     const found = own.cells[at], hidden = found.classList.contains("hidden");
     tip.show(cell ?? token, [`${tokens[at].firstChild.textContent} → ${own.head.textContent}`,

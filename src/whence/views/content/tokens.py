@@ -1,4 +1,4 @@
-"""Tokens on pages: what the template is given of each, text by text."""
+"""Tokens in texts: what media are given of each, text by text."""
 
 from __future__ import annotations
 

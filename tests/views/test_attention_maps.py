@@ -266,7 +266,11 @@ def test_one_query_is_a_strip_or_a_row_per_head() -> None:
 def test_many_maps_are_small(choice: dict[str, bool]) -> None:
     shown = str(drawn(50, heads=7).view(**choice))
     assert max(map(cell_len, shown.splitlines())) <= 80
-    assert shown.count("head 6") == (2 if "all_layers" in choice else 1)
+    if "all_layers" in choice:
+        heads = [line.split() for line in shown.splitlines() if line.startswith("head ")]
+        assert heads[-1] == ["head", *map(str, range(7))] and "--layer 1 --head 0" in shown
+    else:
+        assert shown.count("head 6") == 1
 
 
 def test_small_maps_are_means_of_neighbours() -> None:

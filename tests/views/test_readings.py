@@ -125,8 +125,10 @@ def test_agreement_of_generated_text_is_the_mean_over_rows_of_what_was_seen() ->
 
 
 def test_a_ranking_that_is_not_defined_has_no_agreement() -> None:
-    c = three([1, 2, 3, 4, 5], [7, 7, 7, 7, 7], [1, 2, np.nan, 4, 5])
-    assert np.isnan(c.agreement()).sum() == 8 and agreement_in_words(c, c.agreement()) == ""
+    c = three([1, 2, 3, 4, 5], [7, 7, 7, 7, 7], [1, np.inf, np.nan, 4, 5])
+    assert np.isnan(c.agreement()).sum() == 5 and c.agreement()[0, 2] == pytest.approx(1)  # of what is finite
+    nothing = three([0] * 5, [7] * 5, [np.nan] * 5)
+    assert agreement_in_words(nothing, nothing.agreement()) == ""
     assert "none" in Page(c.to_html()).texts
 
 

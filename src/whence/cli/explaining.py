@@ -18,6 +18,7 @@ from whence.cli.arguments import (
     Contour,
     Csv,
     Device,
+    Figure,
     Html,
     InputText,
     Model,
@@ -27,13 +28,14 @@ from whence.cli.arguments import (
     Seed,
     Target,
     Truncate,
+    figure_kind,
     load,
     look,
     several_inputs,
     specs_of,
     target_of,
 )
-from whence.cli.output import files_for, give, print_json
+from whence.cli.output import files_for, give, print_json, print_result
 from whence.cli.program import Command, Misuse, app
 from whence.core import registry
 from whence.core.specs import parse
@@ -42,6 +44,7 @@ from whence.core.wording import shown, suggest
 EXPLAIN_EXAMPLES = """[bold]Examples[/bold]
 whence explain "a masterful film" --model ./my-model --target positive --words
 whence explain "a masterful film" -m ./my-model --method attention --layer 0 --save a.json --save a.pdf
+whence explain "a masterful film" -m ./my-model --method shap --save a.pdf --figure waterfall
 whence explain "two dogs play" "animals are outside" -m ./my-nli-model
 whence explain '{"prompt": "Paris is", "continuation": " a city"}' -m gpt2
 whence explain photo.png -m ./my-vit --method rise --save map.pdf --clip 99 --contour 0.5
@@ -50,7 +53,7 @@ whence explain - --model ./my-model --json < texts.txt > results.jsonl
 Options of the method go here too, as --layer 0; [cyan]whence methods NAME[/cyan] lists them."""
 COMPARE_EXAMPLES = """[bold]Examples[/bold]
 whence compare "a masterful film" -m ./my-model --method attention --method gradient
-whence compare "a masterful film" -m ./my-model --method "attention(layer=0),attention" --save both.png
+whence compare "a masterful film" -m ./my-model --method "attention(layer=0),attention" --save both.pdf --figure text
 whence compare cat.png dog.png -m ./my-vit --method gae --method rise --save grid.pdf
 
 An option such as --at goes to every method that takes it; name(option=value) sets it for one."""
@@ -60,6 +63,7 @@ SPEC = "A name, or name(option=value); [cyan]whence methods[/cyan] lists them. T
 Method = Annotated[list[str] | None, typer.Option("--method", metavar="SPEC", help=SPEC)]
 Words = Annotated[bool, typer.Option("--words", help="Merge pieces into words.")]
 Sentences = Annotated[bool, typer.Option("--sentences", help="Merge pieces into sentences.")]
+Values = Annotated[bool, typer.Option("--values", help="On a terminal: the table of scores instead of coloured text.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON: a line per result, as --save writes it.")]
 
 
@@ -83,6 +87,7 @@ def _explain_or_compare(
     target: Target = None,
     words: Words = False,
     sentences: Sentences = False,
+    values: Values = False,
     as_json: Json = False,
     save: Save = None,
     html: Html = None,
@@ -90,6 +95,7 @@ def _explain_or_compare(
     clip: Clip = None,
     contour: Contour = None,
     patches: Patches = False,
+    figure: Figure = None,
     seed: Seed = 0,
     truncate: Truncate = False,
     batch_size: BatchSize = None,
@@ -100,6 +106,7 @@ def _explain_or_compare(
     drawn = look(clip, contour, patches, files)
     if words and sentences:
         raise Misuse("--words and --sentences exclude each other; leave one of them out")
+    kind = figure_kind(figure, "Attribution" if single else "Comparison", files)
     specs = specs_of(*(method or ()))
     if method and not specs:
         raise Misuse("--method names no method; give a name, or leave --method out")
@@ -114,7 +121,9 @@ def _explain_or_compare(
         results = [_merged(result, "words" if words else "sentences") for result in results]
     if not single and more and len(results) > 1:
         results = [whence.PictureGrid(tuple(results), tuple(str(getattr(raw, "name", raw)) for raw in raws))]
-    give(results, files, print_json if as_json else None, drawn)
+    as_table = values and not single
+    show = print_json if as_json else partial(print_result, kind="values") if as_table else None
+    give(results, files, show, drawn, kind)
 
 
 def _merged(result: Any, into: str) -> Any:

@@ -12,6 +12,7 @@ from whence.cli.arguments import (
     Contour,
     Csv,
     Device,
+    Figure,
     Html,
     InputText,
     Model,
@@ -20,6 +21,7 @@ from whence.cli.arguments import (
     Save,
     Target,
     Truncate,
+    figure_kind,
     inputs,
     is_number,
     load,
@@ -33,6 +35,7 @@ from whence.core.wording import shown
 ATTENTION_EXAMPLES = """[bold]Examples[/bold]
 whence attention "a masterful film" --layer 3 --head 5 --save map.png
 whence attention "a masterful film" --all-layers --save maps.svg
+whence attention "a masterful film" --head 5 --save lines.pdf --figure heads
 whence attention digit.png --query "[CLS]" --save map.html
 whence attention digit.png --layer 1 --head 0,2 --query "patch 3,3" --save heads.pdf
 whence attention "two houses" -m ./my-translator --streams target:target
@@ -66,12 +69,13 @@ def attention(
     clip: Clip = None,
     contour: Contour = None,
     patches: Patches = False,
+    figure: Figure = None,
     truncate: Truncate = False,
     device: Device = None,
 ) -> None:
     """Show what looks at what: the attention weights of a layer and head."""
     files = files_for("AttentionMaps", save, html)
-    drawn = look(clip, contour, patches, files)
+    drawn, kind = look(clip, contour, patches, files), figure_kind(figure, "AttentionMaps", files)
     heads = _heads(head)
     raws = inputs(input, pair)
     row = int(query) if query and is_number(query.removeprefix("-")) else query
@@ -80,7 +84,7 @@ def attention(
         maps.view(layer=layer, head=heads, query=row, streams=streams, all_heads=all_heads, all_layers=all_layers)
         for maps in (found if isinstance(found, list) else [found])
     ]
-    give(selected, files, look=drawn)
+    give(selected, files, look=drawn, kind=kind)
 
 
 def _heads(text: str | None) -> int | list[int] | None:

@@ -10,9 +10,9 @@ import numpy as np
 def rank_agreement(scores: Sequence[np.ndarray], signed: Sequence[bool], counted: np.ndarray) -> np.ndarray:
     """(method, method) Kendall's tau-b of every pair of methods, the mean over the rows of their scores.
 
-    Scores have the axes (row, feature); features that are not `counted` are left out. Two methods with signs are
-    compared by their scores; where one has none, both are by the sizes of their scores. A row counts where both are
-    defined: scores are finite and not all equal, and there are two or more; NaN where no row does.
+    Scores have the axes (row, feature); features that are not `counted`, or whose score is not finite, are left out.
+    Two methods with signs are compared by their scores; where one has none, both are by the sizes of scores. A row
+    counts where two or more features are left and neither method gives all of them the same; NaN where no row does.
     """
     count = len(scores)
     found = np.full((count, count), np.nan)
@@ -31,6 +31,7 @@ def _tau(first: np.ndarray, second: np.ndarray) -> float:
     from scipy.stats import kendalltau
 
     both = np.stack([first, second])
-    if both.shape[1] < 2 or not np.isfinite(both).all() or (np.ptp(both, axis=1) == 0).any():
+    both = both[:, np.isfinite(both).all(axis=0)]
+    if both.shape[1] < 2 or (np.ptp(both, axis=1) == 0).any():
         return float("nan")
-    return float(kendalltau(first, second, variant="b").statistic)
+    return float(kendalltau(*both, variant="b").statistic)

@@ -1,4 +1,4 @@
-"""Tokens in texts: what media are given of each, text by text."""
+"""Tokens in texts: what pages are given of each, text by text."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from whence.core.inputs import Input, word_starts
-from whence.views.content.attribution import sections, several_texts
-from whence.views.text import number, printable, right_to_left, strength, writing
+from whence.views.content.attribution import several_texts
+from whence.views.content.written import passages
+from whence.views.text import number, printable, strength, writing
 
 MARK = "##"  # of a WordPiece tokenizer, before a piece that continues a word
+NEWLINE = "↵"
 
 
 @dataclass(frozen=True)
 class Token:
-    """A feature in a text: its name without its mark, its score as a share of the scale, written, and exact."""
+    """A feature in a text: its name and how it was written, its score as a share of the scale, written, and exact."""
 
     index: int
     name: str
+    written: str
     special: bool
-    joined: bool  # it continues the word of the token before
+    joined: bool  # no space stands before it
     newline: bool  # a line ends after it
-    mark: str = ""  # what the name begins with where it is joined, as ##, which running text leaves out
     share: str = ""  # between -1 and 1; empty for none
     text: str = ""
     exact: str = ""
@@ -49,21 +51,22 @@ def texts(
     x: Input, indices: Iterable[int], scores: np.ndarray | None = None, scale: float = 0.0, signed: bool = True
 ) -> list[Text]:
     """The tokens of every text, with their scores where there are any."""
-    several, found = several_texts(x), []
-    starts = set(word_starts(x).tolist())
-    write: Callable[[float, float], str] = writing(signed)
-    for label, members in sections(x, indices):
-        tokens = []
-        for i in members:
+    starts, several, write = set(word_starts(x).tolist()), several_texts(x), writing(signed)
+    found = []
+    for passage in passages(x, list(indices)):
+        tokens: list[Token] = []
+        space = True
+        for piece in passage.pieces:
+            i, name = piece.feature, x.features[piece.feature]
+            inside = bool(tokens) and i not in starts  # a word whose place in the text is not known is not cut
+            written = piece.text.removeprefix(MARK) if inside and piece.text != MARK else piece.text
+            newline = "\n" in name and not name.strip()
             own = {} if scores is None else _of_score(float(scores[i]), scale, write)
-            joined = i not in starts and i - 1 in members
-            name = x.features[i]
-            mark = MARK if joined and name.startswith(MARK) and len(name) > len(MARK) else ""
-            shown, newline = printable(name.removeprefix(mark)), "\n" in name and not name.strip()
-            tokens.append(Token(i, shown, bool(x.special[i]), joined, newline, mark, **own))
-        # A paragraph's dir=auto does not look into children with a direction of their own, so it is decided here.
-        letters = "".join(x.features[i] for i in members if not x.special[i])
-        found.append(Text(printable(label) if several else "", "rtl" if right_to_left(letters) else "ltr", tokens))
+            shown = printable(name), NEWLINE if newline else written
+            tokens.append(Token(i, *shown, bool(x.special[i]), inside or not space, newline, **own))
+            space = piece.space
+        direction = "rtl" if passage.right_to_left else "ltr"
+        found.append(Text(passage.name if several else "", direction, tokens))
     return found
 
 

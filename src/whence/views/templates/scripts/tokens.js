@@ -41,8 +41,10 @@ whence.component("tokens", root => {
     tokens: [...element.querySelectorAll(".tokens > span")].map(span => {
       const raw = span.title.replace("inf", "Infinity"), value = raw === "nan" ? NaN : Number(raw);
       span.removeAttribute("title");
-      const [name, written] = span.children;
-      return {span, name: name.textContent, written, score: written.textContent, value, special: span.className === "special"};
+      const [name, written] = span.children, forms = [name.textContent, name.dataset.as ?? name.textContent];
+      if (element.classList.contains("quiet")) forms.reverse();
+      return {span, label: name, name: forms[0], asWritten: forms[1], written, score: written.textContent, value,
+        special: span.className === "special"};
     }),
   }));
   const state = {level: 0, special: true, numbers: levels[0].element.classList.contains("quiet") ? "" : "score", ranked: false};
@@ -74,6 +76,7 @@ whence.component("tokens", root => {
     for (const token of own.tokens) {
       token.span.hidden = token.special && !state.special;
       token.span.style.setProperty("--s", own.largest && Number.isFinite(token.value) ? token.value / own.largest : 0);
+      token.label.textContent = state.numbers || state.ranked ? token.name : token.asWritten;
       token.written.textContent = texts[state.numbers || "score"](token, own);
     }
     for (const {list, inOrder} of own.lists) {

@@ -38,11 +38,6 @@ from whence.core.wording import shown, suggest
 WIDTH = 100  # columns of plain text; a wider table takes what it needs
 DOTS_PER_INCH = 150  # of figures that are saved as pixels
 DRAWN = (".html", *FIGURES)
-REAL_TEXT: Any = {
-    "svg.fonttype": "none",
-    "pdf.fonttype": 42,
-    "ps.fonttype": 42,
-}  # letters stay letters
 DIGITS = 6  # significant digits of numbers in CSV
 
 T = TypeVar("T")
@@ -279,10 +274,7 @@ def _write_figure(drawn: Any, file: Path, ending: str) -> None:
                 "antialiased",
             ):  # the default, by its new and old name
                 image.set_interpolation("none")
-    from matplotlib import rc_context
-
-    with rc_context(REAL_TEXT):
-        drawn.savefig(file, format=ending[1:], dpi=DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.05)
+    drawn.savefig(file, format=ending[1:], dpi=DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.05)
 
 
 def _write_parquet(own: Table, file: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,11 +14,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from whence.core.display import REAL_TEXT
 from whence.core.specs import Between
 from whence.views.content.scoreboard import Row, Style, bar_range, cells
 from whence.views.text import printable
 
+REAL_TEXT: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "ps.fonttype": 42}  # letters stay letters in files
 RANDOM = "#404040"  # of the method `random`, which pages draw in the colour of their text
 NAME = 34  # letters of a name in a line
 TICK = 24  # and at an axis
@@ -101,10 +102,13 @@ def fallback_fonts() -> tuple[str, ...]:
     return tuple(name for name in FALLBACK_FONTS if name in known)
 
 
+_warnings_caught = threading.RLock()  # catching warnings changes the whole process, so figures are saved one by one
+
+
 @contextmanager
 def missing_letters_said_once(by_viewer: bool = False) -> Iterator[None]:
     """One warning for all letters that no font has, instead of one each; none where the viewer brings the fonts."""
-    with warnings.catch_warnings(record=True) as caught:
+    with _warnings_caught, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
     letters: dict[str, None] = {}

@@ -44,11 +44,23 @@ def test_a_method_without_signs_is_read_by_sizes() -> None:
 @pytest.mark.parametrize("scores", [np.zeros(6), np.full(6, np.nan), np.full(6, np.inf), np.full(6, 1e300)])
 def test_odd_scores_have_a_sentence_and_a_page(scores: np.ndarray) -> None:
     a = text_example(scores=scores, output=1.0, residual=None)
-    assert ("all scores are 0" in lead(a)) == (not np.isfinite(scores).all() or not scores.any())
+    assert ("all scores are 0" in lead(a)) == (not scores.any())
+    assert ("no score is finite but those that are 0" in lead(a)) == (not np.isfinite(scores).all())
     assert all(word not in lead(a) for word in ("nan", "inf"))
     if not np.isfinite(scores).all():
         assert "warning: 6 of 6 scores are not finite" in a.to_html()
     Page(Comparison((a, replace(a, method="other"))).to_html())
+
+
+def test_a_sum_that_is_not_finite_is_not_read_as_nothing() -> None:
+    a = text_example(scores=[0, 0, 0.5, -np.inf, 0, 0], output=1.0, residual=None)
+    assert "‘mast’ (+0.5) speaks for it most." in lead(a)  # the word masterful has no finite score
+
+
+def test_names_from_right_to_left_keep_their_numbers_beside_them() -> None:
+    text = "סרט טוב"
+    a = attributed(encoded(pieces(text), {"text": text}), [1.0, 0.5])
+    assert "\u2068‘סרט’\u2069 (+1) and \u2068‘טוב’\u2069 (+0.5) speak" in reading(a)
 
 
 def test_generated_text_names_its_strongest_link_and_reads_every_row() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from whence.core.results import Attribution, Comparison
 from whence.views.content.attribution import of_row, row_names, row_targets, shown
 from whence.views.content.picture import on_picture
-from whence.views.text import number, printable
+from whence.views.text import number, printable, right_to_left
 
 NAMED = 3  # features that a sentence names at most
 LONGEST = 40  # letters of a name in a sentence
@@ -26,7 +26,8 @@ def reading(a: Attribution, row: int | None = None) -> str:
     seen = np.asarray(of_row(a.visible, row)) & np.isfinite(scores)
     named = f"{printable(a.method)} on the {printable(str(target))} (f(x) = {number(output)})"
     if not scores[seen].any():
-        return f"{named}: all scores are 0, so nothing in the input is told apart."
+        zero = "all scores are 0" if np.isfinite(scores).all() else "no score is finite but those that are 0"
+        return f"{named}: {zero}, so nothing in the input is told apart."
     if not a.signed:
         total, top = float(np.abs(scores[seen]).sum()), _strongest(a, np.where(seen, np.abs(scores), 0))
         shares = [f"{name} ({abs(scores[i]) / total:.0%})" for i, name in top]
@@ -62,7 +63,9 @@ def _strongest(a: Attribution, scores: np.ndarray) -> list[tuple[int, str]]:
 def _name(a: Attribution, i: int) -> str:
     name = printable(a.features[i])
     short = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
-    return short if i in on_picture(a.input) else f"‘{short}’"
+    if i in on_picture(a.input):
+        return short
+    return f"\u2068‘{short}’\u2069" if right_to_left(short) else f"‘{short}’"  # so that numbers beside it stay there
 
 
 def _listed(names: list[str]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from whence.core import display
 from whence.core.looks import Look
 from whence.core.results import Attribution
@@ -40,7 +42,7 @@ def part(a: Attribution, look: Look | None = None) -> Part:
     over = zip(grids, over_picture(a, look), strict=True)
     told = facts(a)
     given = {
-        "lead": reading(shown(levels[-1][1]) if levels and levels[-1][0] == "words" else a) if scale else reading(a),
+        "lead": reading(_read(a, dict(levels))),
         "warnings": [text for label, text in told if label == "warning"],
         "facts": [fact for fact in told if fact[0] != "warning"],
         "signed": a.signed,
@@ -54,6 +56,12 @@ def part(a: Attribution, look: Look | None = None) -> Part:
         "some_hidden": not a.visible.all(),
     }
     return Part("attribution.html", given)
+
+
+def _read(a: Attribution, levels: dict[str, Attribution]) -> Attribution:
+    """What a sentence reads best from: whole words, where their sums are finite."""
+    words = shown(levels.get("words", a))
+    return words if np.isfinite(words.scores).all() else a
 
 
 def _levels(a: Attribution) -> list[tuple[str, Attribution]]:

@@ -380,6 +380,17 @@ def test_command_hands_its_choice_on(tmp_path: Path, choice: list[Any]) -> None:
         picture.verify()
 
 
+def test_command_writes_the_page_of_all_heads(tmp_path: Path) -> None:
+    file = tmp_path / "heads.html"
+    result = run("attention", "the wonderful garden", "-m", "planted", "--all-layers", "--html", file)
+    assert result.exit_code == 0, result.output
+    maps = whence.attention_maps(whence.load("planted"), "the wonderful garden")
+    page = file.read_text(encoding="utf-8")
+    layers, heads = next(iter(maps.weights.values())).shape[:2]
+    assert page == maps.to_html(all_layers=True)
+    assert f"thumbnails of {layers} x {heads} heads" in page and page.count("<table") == 1 + layers * heads
+
+
 def test_command_numbers_files_of_several_inputs(tmp_path: Path) -> None:
     result = run("attention", "-", "-m", "planted", "--save", tmp_path / "m.json", stdin="the garden\nthe letter\n")
     assert result.exit_code == 0, result.output

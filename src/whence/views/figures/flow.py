@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from whence.views.colours import OPACITY, Colour, in_figure, of_sign
 from whence.views.content.written import Passage, Piece
+from whence.views.figures.letters import SIZE, inches
 from whence.views.text import strength
 
-SIZE = 9.0  # points of the letters
 LINE = SIZE * 2.0 / 72  # inches from a line to the next
 BOX = SIZE * 1.55 / 72  # inches: the height of the colour behind a piece
 PAD = 0.025  # inches of colour before and after the letters of a word
@@ -35,20 +34,6 @@ class Placed:
 
 
 Line = list[Placed]
-
-
-@lru_cache(maxsize=8192)
-def inches(text: str, size: float = SIZE) -> float:
-    """The width of a text in letters of so many points."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    from whence.views.figures.layout import fallback_fonts, missing_letters_said_once
-
-    family = None if text.isascii() else ["sans-serif", *fallback_fonts()]
-    with missing_letters_said_once(by_viewer=True):
-        found = text_to_path.get_text_width_height_descent(text, FontProperties(family=family, size=size), False)
-    return float(found[0]) / 72
 
 
 def lines_of(passage: Passage, width: float) -> list[Line]:

@@ -15,9 +15,9 @@ from whence.core.specs import Between
 from whence.views.colours import in_figure, of_sign
 from whence.views.content.attribution import of_row, shown
 from whence.views.content.written import passages
-from whence.views.figures.flow import inches
 from whence.views.figures.headings import chosen_row, heading
 from whence.views.figures.layout import INCH, Millimetres, new_figure, wrapped_to
+from whence.views.figures.letters import inches
 from whence.views.text import largest, number, printable, signed
 
 SMALL = 8.0  # points

@@ -15,8 +15,8 @@ from whence.core.specs import Between
 from whence.views.colours import FOR, in_figure
 from whence.views.content.attention import column_names, panel_name, row_names, title
 from whence.views.figures import attention
-from whence.views.figures.flow import inches
 from whence.views.figures.layout import INCH, Millimetres, new_figure, tick, wrapped_to
+from whence.views.figures.letters import inches
 
 SIZE = 7.5  # points of names
 SMALLEST = 3.0  # and of those of very many tokens

@@ -5,10 +5,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-import threading
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -16,6 +13,7 @@ import numpy as np
 
 from whence.core.specs import Between
 from whence.views.content.scoreboard import Row, Style, bar_range, cells
+from whence.views.figures.letters import fallback_fonts, inches, missing_letters_said_once
 from whence.views.text import printable
 
 REAL_TEXT: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "ps.fonttype": 42}  # letters stay letters in files
@@ -26,19 +24,6 @@ LINES = 6  # of a text
 INCH = 25.4  # millimetres
 NOTEBOOK = 144  # dots per inch of a figure in a notebook, which shows it at half that size
 Millimetres = Annotated[float, Between(40, 1000)]  # the width of a figure: a column of a journal has about 85
-# Fonts for letters that matplotlib's own font lacks, where they are installed.
-FALLBACK_FONTS = (
-    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "Source Han Sans", "Droid Sans Fallback"),
-    *("WenQuanYi Zen Hei", "PingFang SC", "Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic"),
-    *(
-        "Noto Sans Devanagari",
-        "Noto Sans Thai",
-        "Noto Sans Arabic",
-        "Noto Sans Hebrew",
-        "Noto Emoji",
-        "Arial Unicode MS",
-    ),
-)
 
 
 def new_figure(width: float, height: float, layout: str = "constrained") -> Any:
@@ -93,39 +78,6 @@ def figure_class() -> Any:
     return ResultFigure
 
 
-@lru_cache(maxsize=1)
-def fallback_fonts() -> tuple[str, ...]:
-    """The fonts for letters of other scripts that are installed."""
-    from matplotlib.font_manager import fontManager
-
-    known = set(fontManager.get_font_names())
-    return tuple(name for name in FALLBACK_FONTS if name in known)
-
-
-_warnings_caught = threading.RLock()  # catching warnings changes the whole process, so figures are saved one by one
-
-
-@contextmanager
-def missing_letters_said_once(by_viewer: bool = False) -> Iterator[None]:
-    """One warning for all letters that no font has, instead of one each; none where the viewer brings the fonts."""
-    with _warnings_caught, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    letters: dict[str, None] = {}
-    for one in caught:
-        missing = re.match(r"Glyph (\d+) .*missing from", str(one.message))
-        if missing:
-            letters[chr(int(missing[1]))] = None
-        else:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    if letters and not by_viewer:
-        warnings.warn(
-            f"no font that matplotlib finds has {' '.join(list(letters)[:8])!r} ({len(letters)} letters in all), and "
-            "boxes are drawn instead; install one, as Noto Sans CJK, or write .svg, where the viewer's fonts are used",
-            stacklevel=4,
-        )
-
-
 def colour_of(style: Style) -> str:
     """The colour of a method; a figure has no text colour of its own to inherit."""
     return RANDOM if style.colour == "currentColor" else style.colour
@@ -152,8 +104,6 @@ def wrapped(text: str, letters: int) -> str:
 
 def wrapped_to(text: str, width: float, size: float) -> list[str]:
     """The text in lines of so many inches, in letters of so many points."""
-    from whence.views.figures.flow import inches
-
     lines = [""]
     for word in re.split(r"(?<= )|(?=\()", printable(text) if text else ""):  # after spaces, and before options
         if lines[-1] and inches((lines[-1] + word).rstrip(), size) > width:

@@ -11,8 +11,9 @@ import numpy as np
 from whence.core.inputs import Input
 from whence.views.content.attribution import several_texts
 from whence.views.content.written import passages
-from whence.views.figures.flow import LINE, SPECIAL, Line, draw_lines, inches, lines_of
+from whence.views.figures.flow import LINE, SPECIAL, Line, draw_lines, lines_of
 from whence.views.figures.layout import INCH, new_figure, wrapped_to
+from whence.views.figures.letters import inches
 
 HEAD, NAME = 7.5, 8.0  # points of what is said above, and of the names of rows
 BESIDE = 4.0  # inches from which names stand beside their rows instead of above them

@@ -198,11 +198,11 @@ def test_choosing_a_produced_token_colours_what_it_came_from(browser, width, dar
     page.keyboard.press("ArrowLeft")
     assert page.get_by_role("status").inner_text().startswith("##s is token 2 of 3")
     assert page.locator(".tokens > span.unseen").all_inner_texts() == ["##s", "!"]
-    page.locator(".matrix tbody tr").first.locator("td").nth(1).hover()
+    page.locator(".sources tbody tr").first.locator("td").nth(1).hover()
     told = page.get_by_role("tooltip").inner_text().split("\n")
     assert told[0] == "capi → Pari" and told[1].startswith("score ")
-    assert page.locator(".matrix .lit").all_inner_texts() == ["capi", "Pari"]
-    page.locator(".matrix tbody td.hidden").first.hover()
+    assert page.locator(".sources .lit").all_inner_texts() == ["capi", "Pari"]
+    page.locator(".sources tbody td.hidden").first.hover()
     assert "could not be seen" in page.get_by_role("tooltip").inner_text()
     assert overflow(page) <= 0 and not accessibility_faults(page)
 
@@ -213,7 +213,7 @@ def test_texts_are_readable_without_scripts(browser):
         seen(page)[:4] == ["[CLS]", "A", "mast", "##erful"] and page.get_by_text("From base to f(x)").first.is_visible()
     )
     page = browser.show(generated_example().to_html(), java_script_enabled=False)
-    assert page.locator(".matrix tbody tr").count() == 3
+    assert page.locator(".sources tbody tr").count() == 3
     page = browser.show(comparison().to_html(), java_script_enabled=False)
     page.get_by_text("Table of scores").click()
     assert page.locator("details table").is_visible()

@@ -2,7 +2,7 @@
 whence.component("comparison", root => {
   const {choice, action, copy, node, tip} = whence;
   const blocks = [...root.querySelectorAll(".block")].map(element => {
-    const lines = [...element.querySelectorAll(".lines > .row")].map(row => [...row.querySelectorAll(".line > b")]);
+    const lines = [...element.querySelectorAll(".texts > .row")].map(row => [...row.querySelectorAll(".line > b")]);
     const rows = [...element.querySelectorAll("tbody tr:not(.foot)")];
     const methods = [...element.querySelectorAll("thead th")].slice(1).map(head => head.textContent);
     const shares = lines.map(line => line.map(token => Number(token.style.getPropertyValue("--s"))));
@@ -15,7 +15,7 @@ whence.component("comparison", root => {
     blocks.forEach((block, at) => {
       block.element.hidden = at !== state.block;
       if (block.element.hidden) return;
-      block.element.querySelector(".lines").hidden = state.table;
+      block.element.querySelector(".texts").hidden = state.table;
       const details = block.element.querySelector("details");
       details.hidden = !state.table;
       details.open = state.table;

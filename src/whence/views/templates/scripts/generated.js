@@ -1,7 +1,7 @@
 /* Generated text: choosing a produced token colours what it came from, in the source and in what was produced before. */
 whence.component("generated", root => {
   const {node, tip} = whence;
-  const tokens = [...root.querySelectorAll(".tokens > span")], table = root.querySelector("table.matrix");
+  const tokens = [...root.querySelectorAll(".tokens > span")], table = root.querySelector("table.sources");
   const columns = [...table.querySelectorAll("thead .column")];
   const rows = [...table.tBodies[0].rows].map(row => ({row, head: row.cells[0], cells: [...row.cells].slice(1, 1 + tokens.length)}));
   const produced = tokens.filter(token => "row" in token.dataset);

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from whence.core import display, extensions, geometry, shap_export
-from whence.core.inputs import Input, Target, check_axis, merged_words, word_starts
+from whence.core.agreement import rank_agreement
+from whence.core.inputs import Input, Target, check_axis, merged, sentence_starts, word_starts
 from whence.core.looks import look_of
 from whence.core.storage import VERSION, Storable, floats, read_only
 from whence.core.wording import in_one_line, shown
@@ -178,23 +179,30 @@ class Attribution(Result):
 
     def words(self, reduce: str = "sum") -> Attribution:
         """Scores of whole words: the pieces' sum, max or mean (hidden pieces left out of max and mean)."""
+        return self._merged("words", word_starts(self.input), reduce)
+
+    def sentences(self, reduce: str = "sum") -> Attribution:
+        """Scores of sentences, as `words` makes them of words; `core/sentences.py` says where a sentence ends."""
+        return self._merged("sentences", sentence_starts(self.input), reduce)
+
+    def _merged(self, kind: str, starts: np.ndarray, reduce: str) -> Attribution:
         if reduce not in ("sum", "max", "mean"):
             raise ValueError(f"reduce must be 'sum', 'max' or 'mean', got {reduce!r}")
-        starts = word_starts(self.input)
         visible = np.logical_or.reduceat(self.visible, starts, axis=-1)
         if reduce == "max":
             seen = np.where(self.visible, self.scores, -np.inf)
             scores = np.where(visible, np.maximum.reduceat(seen, starts, axis=-1), 0).astype(self.scores.dtype)
         else:
-            scores = np.add.reduceat(self.scores, starts, axis=-1)
+            with np.errstate(invalid="ignore", over="ignore"):  # a sum of scores that are not finite is not, either
+                scores = np.add.reduceat(self.scores, starts, axis=-1)
         if reduce == "mean":
             count = np.add.reduceat(self.visible.astype(self.scores.dtype), starts, axis=-1)
             scores = scores / np.maximum(count, 1)
-        note = f"pieces merged into words by {reduce}"
+        note = f"pieces merged into {kind} by {reduce}"
         return replace(
             self,
             scores=scores,
-            input=merged_words(self.input, starts),
+            input=merged(self.input, starts),
             visible=visible,
             residual=self.residual if reduce == "sum" else None,
             notes=self.notes if note in self.notes else (*self.notes, note),
@@ -245,3 +253,12 @@ class Comparison(Result):
             if attribution.method == key:
                 return attribution
         raise KeyError(f"no attribution by {key!r} here, only by {', '.join(a.method for a in self.attributions)}")
+
+    def agreement(self) -> np.ndarray:
+        """(method, method) How alike two methods rank the features: Kendall's tau-b, special tokens left out.
+
+        Of generated text the mean over its rows; by sizes where one of the two has no signs; NaN where not defined.
+        """
+        shape = (-1, len(self[0].features))
+        seen = np.logical_and.reduce([a.visible for a in self]) & ~self[0].special
+        return rank_agreement([a.scores.reshape(shape) for a in self], [a.signed for a in self], seen.reshape(shape))

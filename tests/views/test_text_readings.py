@@ -201,3 +201,10 @@ def test_a_comparison_has_a_coloured_text_per_method_and_a_table_on_demand() -> 
     assert len(page.find("div", "line")) == 2 and len(page.find("div", "method")) == 2
     assert len(page.find("details")) == 1 and "open" not in page.find("details")[0]
     assert len([given for given in page.find("b") if "special" in given.get("class", "")]) == 4
+
+
+def test_titles_say_what_was_explained_and_by_what() -> None:
+    assert '<h1 dir="auto">Where ‘positive’ came from: lrp(rules=&#39;ah&#39;)</h1>' in text_example().to_html()
+    assert "Where ‘3 generated tokens’ came from" in generated_example().to_html()
+    found = comparison()
+    assert f"came from: {len(found)} methods" in found.to_html()

@@ -55,6 +55,14 @@ def of_row(value: Any, row: int | None) -> Any:
     return value if row is None or value is None else value[row]
 
 
+def explained_name(a: Attribution) -> str:
+    """What the scores are of, in a title: the name of the target, or how many tokens were generated."""
+    targets = row_targets(a)
+    if a.scores.ndim == 2:
+        return f"{len(targets)} generated tokens"
+    return printable(targets[0].name or str(targets[0]))
+
+
 def target_text(a: Attribution) -> str:
     """What is explained, in words."""
     targets = row_targets(a)

@@ -10,6 +10,7 @@ from whence.core import display
 from whence.core.looks import Look
 from whence.core.results import Attribution
 from whence.views.content.attribution import (
+    explained_name,
     facts,
     off_picture,
     over_picture,
@@ -27,6 +28,12 @@ from whence.views.pages.layout import Part, rendered
 from whence.views.text import largest, number, printable, signed, writing
 
 QUIET = 40  # tokens from which numbers below them would break up the text
+
+
+@display.title.register(Attribution)
+def title(a: Attribution) -> str:
+    """The title of its page."""
+    return f"Where ‘{explained_name(a)}’ came from: {printable(a.method)}"
 
 
 @display.fragment.register(Attribution)

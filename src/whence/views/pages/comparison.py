@@ -9,13 +9,20 @@ import numpy as np
 from whence.core import display
 from whence.core.looks import Look
 from whence.core.results import Comparison
-from whence.views.content.attribution import of_row, over_picture, pictures, sections
+from whence.core.wording import counted
+from whence.views.content.attribution import explained_name, of_row, over_picture, pictures, sections
 from whence.views.content.comparison import facts, footer, shown, tables, unsigned
 from whence.views.content.reading import reading_of_comparison
 from whence.views.content.tokens import share, texts
 from whence.views.pages import layout
 from whence.views.pages.layout import Part, rendered
 from whence.views.text import largest, number, printable, writing
+
+
+@display.title.register(Comparison)
+def title(c: Comparison) -> str:
+    """The title of its page."""
+    return f"Where ‘{explained_name(c[0])}’ came from: {counted(len(c), 'method')}"
 
 
 @display.fragment.register(Comparison)

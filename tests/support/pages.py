@@ -47,7 +47,7 @@ class Page(HTMLParser):
             if source:
                 photo = pixels(source[1])[..., :3]
             elif tag == "figure":
-                seen = given.get("class") == "scored"
+                seen = given.get("class") == "overlaid"
                 found += [(photo, photo.astype(float))] if seen else []
             elif tag == "img" and seen:
                 found[-1] = (photo, _covered(found[-1][1], pixels(given["src"])))

@@ -111,7 +111,7 @@ def test_original_and_scores_stand_beside_each_other_or_below(browser):
 
 def test_without_scripts_the_scores_lie_over_the_photo(browser):
     page = browser.show(picture(1.0, 0.0, -0.5, 0.5).to_html(), java_script_enabled=False)
-    layer, photo = page.locator(".layer").bounding_box(), page.locator(".scored .photo").bounding_box()
+    layer, photo = page.locator(".layer").bounding_box(), page.locator(".overlaid .photo").bounding_box()
     assert layer == photo and photo["height"] > 100
     assert page.locator(".cells i").first.get_attribute("title") == "patch 0,0: 1"
 

@@ -244,7 +244,7 @@ def test_pages_put_the_patches_over_what_the_model_saw() -> None:
 def test_a_heavy_picture_is_kept_as_jpeg_and_sent_once() -> None:
     a = attributed(pictured(900, 600), np.arange(5.0))
     page = Comparison((a, replace(a, method="attention"))).to_html()
-    assert page.count("url(data:image/jpeg;base64,") == 1 and len(Page(page).find("figure", "scored")) == 2
+    assert page.count("url(data:image/jpeg;base64,") == 1 and len(Page(page).find("figure", "overlaid")) == 2
 
 
 @pytest.mark.parametrize("signed", [True, False])

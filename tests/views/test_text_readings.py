@@ -205,6 +205,6 @@ def test_a_comparison_has_a_coloured_text_per_method_and_a_table_on_demand() -> 
 
 def test_titles_say_what_was_explained_and_by_what() -> None:
     assert '<h1 dir="auto">Where ‘positive’ came from: lrp(rules=&#39;ah&#39;)</h1>' in text_example().to_html()
-    assert "Where ‘3 generated tokens’ came from" in generated_example().to_html()
+    assert "Where 3 generated tokens came from" in generated_example().to_html()
     found = comparison()
     assert f"came from: {len(found)} methods" in found.to_html()

@@ -60,7 +60,7 @@ def explained_name(a: Attribution) -> str:
     targets = row_targets(a)
     if a.scores.ndim == 2:
         return f"{len(targets)} generated tokens"
-    return printable(targets[0].name or str(targets[0]))
+    return f"‘{printable(targets[0].name or str(targets[0]))}’"
 
 
 def target_text(a: Attribution) -> str:

@@ -33,7 +33,7 @@ QUIET = 40  # tokens from which numbers below them would break up the text
 @display.title.register(Attribution)
 def title(a: Attribution) -> str:
     """The title of its page."""
-    return f"Where ‘{explained_name(a)}’ came from: {printable(a.method)}"
+    return f"Where {explained_name(a)} came from: {printable(a.method)}"
 
 
 @display.fragment.register(Attribution)

@@ -10,7 +10,14 @@ from whence.core import display
 from whence.core.looks import Look
 from whence.core.results import Comparison
 from whence.core.wording import counted
-from whence.views.content.attribution import explained_name, of_row, over_picture, pictures, sections
+from whence.views.content.attribution import (
+    explained_name,
+    of_row,
+    only_special_beside_picture,
+    over_picture,
+    pictures,
+    sections,
+)
 from whence.views.content.comparison import facts, footer, shown, tables, unsigned
 from whence.views.content.reading import reading_of_comparison
 from whence.views.content.tokens import share, texts
@@ -22,7 +29,7 @@ from whence.views.text import largest, number, printable, writing
 @display.title.register(Comparison)
 def title(c: Comparison) -> str:
     """The title of its page."""
-    return f"Where ‘{explained_name(c[0])}’ came from: {counted(len(c), 'method')}"
+    return f"Where {explained_name(c[0])} came from: {counted(len(c), 'method')}"
 
 
 @display.fragment.register(Comparison)
@@ -43,6 +50,7 @@ def part(c: Comparison, look: Look | None = None) -> Part:
         "unsigned": printable(unsigned(c)) if unsigned(c) else "",
         "pictures": _pictures(c, look),
         "tables": [_table(c, *table) for table in tables(c)],
+        "as_texts": not only_special_beside_picture(c[0]),
         "agreement": _agreement(c, taus),
         "rows": c[0].scores.ndim == 2,
     }

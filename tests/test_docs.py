@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import whence
 from whence.cli import app
+from whence.core import papers
 from whence.core.files import PICTURES
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +33,27 @@ def test_every_method_that_hands_down_relevance_tells_of_patents() -> None:
 def test_the_readme_names_every_method() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [record.name for record in whence.list_methods() if f"`{record.name}`" not in text] == []
+
+
+def test_every_paper_can_be_cited() -> None:
+    records = [*whence.list_methods(), *whence.list_metrics(), *whence.list_experiments()]
+    cited = {record.paper: record.bibtex for record in records if record.paper}
+    assert all(all(f"{field} = {{" in entry for field in ("title", "author", "year")) for entry in cited.values())
+    assert all(number.removeprefix("arXiv:") in cited[number] for number in cited if number.startswith("arXiv:"))
+    assert set(papers.entries()) == set(cited)
+
+
+def test_a_paper_that_is_not_known_is_cited_by_its_number() -> None:
+    assert papers.bibtex("arXiv:9999.12345").startswith("@misc{arxiv999912345,\n  eprint = {9999.12345}")
+    assert papers.bibtex("doi:10.1/x") == "@misc{doi101x,\n  doi = {10.1/x}\n}"
+    assert papers.bibtex("") == ""
+
+
+def test_the_command_prints_papers() -> None:
+    assert "Gur, Shir" in CliRunner().invoke(app, ["methods", "gae", "--bibtex"]).stdout
+    everything = CliRunner().invoke(app, ["methods", "--bibtex"]).stdout
+    assert everything.count("@inproceedings{abnar2020quantifying") == 1  # of rollout and flow
+    assert "Petsiuk" in CliRunner().invoke(app, ["metrics", "insertion", "--bibtex"]).stdout
 
 
 def commands_on_pictures() -> list[str]:

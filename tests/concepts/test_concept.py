@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import whence
 from families import family, subject_of
 from whence import zoo
-from whence.concepts import activations
+from whence.concepts import activations, sets
 from whence.core.sensitivities import Sensitivity
 
 Pictures = list[np.ndarray]
@@ -334,3 +334,16 @@ def test_pictures_for_a_text_model_are_told() -> None:
     with pytest.raises(ValueError, match="holds pictures, and bert takes texts"):
         subject = whence.wrap(family("bert").model, family("bert").processor, name="bert")
         whence.concept(subject, ["red"], 0, ["a film"], random=["a"] * 50)
+
+
+def test_random_examples_are_drawn_where_concepts_are():
+    """Else a probe tells drawings of textures from things, whatever the concept is."""
+    photos, drawn = whence.load("photos"), zoo.concepts("random", 3, seed=1)
+    for concepts in ("red", ["red", "striped"], {"mine": "red"}):
+        found = sets.random_examples(photos, None, concepts, 3, 0)
+        assert all(np.array_equal(one, other) for one, other in zip(found, drawn, strict=True))
+    own = zoo.examples("photos", 2, seed=1)
+    found = sets.random_examples(photos, None, {"mine": drawn}, 2, 0)
+    assert all(np.array_equal(one, example.input) for one, example in zip(found, own, strict=True))
+    texts = sets.random_examples(whence.load("sst2"), None, ["red"], 2, 0)
+    assert all(isinstance(text, str) for text in texts)

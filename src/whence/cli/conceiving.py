@@ -15,11 +15,12 @@ from whence.cli.program import Command, Misuse, app
 EXAMPLES = """[bold]Examples[/bold]
 whence concept striped red round --target striped -m textures
 whence concept striped dotted --target striped -m textures --relative --save bars.png --save page.html
+whence concept red orange blue --target ladybug -m photos
 whence concept ./dotted ./yellow --data ./ladybugs --random ./photos --target ladybug -m ./my-vit --layer 8
 whence concept praise.txt time.txt --target positive -m sst2
 
 A concept is a folder of pictures, a file with a text per line, or a name that the zoo draws: striped, dotted, checked,
-zigzag, plain; red, green, blue, yellow, purple, grey; round, square, triangular, star; random."""
+zigzag, plain; red, orange, yellow, green, blue, purple, grey; round, square, triangular, star; random."""
 CONCEPTS = "Folders of pictures, files with a text per line, or names that the zoo draws."
 DATA = "Examples of the class: a folder, or a file; an embedded model has its own."
 RANDOM = "Examples that show nothing in particular; an embedded model has its own."

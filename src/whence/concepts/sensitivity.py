@@ -66,7 +66,7 @@ def sensitivity(
     size = min(len(items) for items in own.values())
     notes = [f"every concept is cut to {size} examples"] if any(len(i) > size for i in own.values()) else []
     own = {name: items[:size] for name, items in own.items()}
-    others = [] if settings.relative else _random_items(subject, random, own, size, settings)
+    others = [] if settings.relative else _random_items(subject, random, concepts, own, size, settings)
     with subject.lent():
         places = layers_of(subject, of_class[0], layers)
         everything = [item for items in own.values() for item in items] + others
@@ -108,10 +108,10 @@ def _label(subject: Subject, target: Any) -> str:
 
 
 def _random_items(
-    subject: Subject, random: Any, own: dict[str, list[Input]], size: int, settings: Settings
+    subject: Subject, random: Any, concepts: Any, own: dict[str, list[Input]], size: int, settings: Settings
 ) -> list[Input]:
     """Random examples, encoded: enough for the counter-sets and for random concepts."""
-    raws = sets.random_examples(subject, random, size * (settings.counter_sets + 10), settings.seed)
+    raws = sets.random_examples(subject, random, concepts, size * (settings.counter_sets + 10), settings.seed)
     items = sets.encoded(subject, raws, "random", settings.truncate)
     if len(items) < 4 * size:
         raise ValueError(

@@ -110,7 +110,8 @@ def of_class(subject: Subject, data: Any, label: str, seed: int) -> list[Any]:
     if data is None:
         if subject.name not in zoo.names():
             raise ValueError("data= are the examples of the class that is explained; give a folder, a file or a list")
-        examples = zoo.examples(subject.name, CLASS_EXAMPLES * len(subject.labels or " "), seed + 10**6)
+        own = len({e.label for e in zoo.examples(subject.name, CLASS_EXAMPLES, seed)})  # labels that examples show
+        examples = zoo.examples(subject.name, CLASS_EXAMPLES * own, seed + 10**6)
         inputs, labels = [e.input for e in examples], [e.label for e in examples]
     else:
         inputs, labels = read(data, "data")
@@ -124,11 +125,14 @@ def of_class(subject: Subject, data: Any, label: str, seed: int) -> list[Any]:
     return inputs
 
 
-def random_examples(subject: Subject, random: Any, count: int, seed: int) -> list[Any]:
-    """Examples that show nothing in particular: those given, else of the embedded model."""
+def random_examples(subject: Subject, random: Any, concepts: Any, count: int, seed: int) -> list[Any]:
+    """Examples that show nothing in particular: those given, else drawn like the concepts, else the model's own.
+
+    A probe must tell a concept from pictures of the same kind: from photos it would learn what a drawing looks like.
+    """
     if random is not None:
         return read(random, "random", count, seed + 1)[0]
-    if subject.name == "textures":
+    if subject.name == "textures" or (takes_pictures(subject) and _all_drawn(concepts)):
         return list(zoo.concepts("random", count, seed + 1))
     if subject.name in zoo.names():
         return [example.input for example in zoo.examples(subject.name, count, seed + 1)]
@@ -142,6 +146,14 @@ def _lines(path: Path, what: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{what}: {str(path)!r} cannot be read ({error}); give a file with a text per line") from error
     return [line for line in lines if line.strip()]
+
+
+def _all_drawn(concepts: Any) -> bool:
+    """Whether every concept is a name that the zoo draws."""
+    given = (
+        concepts.values() if isinstance(concepts, Mapping) else [concepts] if isinstance(concepts, str) else concepts
+    )
+    return all(isinstance(one, str) and not _is_path(one) for one in given)
 
 
 def _is_path(name: str | Path) -> bool:

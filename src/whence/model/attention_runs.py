@@ -142,7 +142,7 @@ class AttentionRuns:
         """One pass over copies of the input, a copy per variant."""
         count = part.stop - part.start
         self.passes += count
-        with _handing_out(self.subject.model, given, count):
+        with self.subject.lent(), _handing_out(self.subject.model, given, count):
             return self.subject.decision(batch.chosen([0] * count), edit=edit, graph=graph)[0]
 
     def _cheapest(self, edits: Edits) -> Way:

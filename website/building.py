@@ -65,7 +65,7 @@ def write_metrics(folder: Path) -> None:
     (folder / "metrics").mkdir(exist_ok=True)
     for record in whence.list_metrics():
         (folder / "metrics" / f"{record.name}.md").write_text(pages.of_metric(record), encoding="utf-8")
-    (folder / "metrics.md").write_text(pages.list_of_metrics(), encoding="utf-8")
+    (folder / "metrics.md").write_text(pages.list_of_metrics(whence.list_metrics()), encoding="utf-8")
 
 
 def write_notebooks(folder: Path) -> list[tuple[str, str]]:

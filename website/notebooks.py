@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,15 @@ def run(file: Path, folder: Path) -> Any:
     import nbformat
     from nbclient import NotebookClient
 
-    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     notebook = nbformat.read(file, as_version=4)
-    client = NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": folder}})
+    client = NotebookClient(
+        notebook,
+        timeout=SECONDS,
+        startup_timeout=SECONDS,
+        kernel_name="python3",
+        extra_arguments=["--log-level=40"],  # errors alone
+        resources={"metadata": {"path": str(folder)}},
+    )
     return client.execute()
 
 
@@ -37,11 +42,13 @@ def page(notebook: Any, name: str, folder: Path) -> str:
         parts.append(f"```python\n{cell.source}\n```")
         parts += [_output(output, f"{name}-{number}-{place}", folder) for place, output in enumerate(cell.outputs)]
     source = f"*This page is the notebook `examples/notebooks/{name}.ipynb`, run when the site was built.*"
-    return "\n\n".join([parts[0], source, *parts[1:]]) + "\n"
+    return "\n\n".join([parts[0], source, *filter(None, parts[1:])]) + "\n"
 
 
 def _output(output: Any, name: str, folder: Path) -> str:
     """What a cell gave: text as it is, pictures and pages as files beside the page."""
+    if output.output_type == "stream" and output.name == "stderr":
+        return ""  # progress, and advice of other packages
     if output.output_type == "stream":
         return f"```text\n{output.text.rstrip()}\n```"
     data = output.data
@@ -49,6 +56,8 @@ def _output(output: Any, name: str, folder: Path) -> str:
         (folder / f"{name}.png").write_bytes(base64.b64decode(data["image/png"]))
         return f"![What the cell above draws]({name}.png)"
     if "text/html" in data:
-        (folder / f"{name}.html").write_text(f"<!doctype html><meta charset=utf-8>{data['text/html']}", encoding="utf-8")
+        (folder / f"{name}.html").write_text(
+            f"<!doctype html><meta charset=utf-8>{data['text/html']}", encoding="utf-8"
+        )
         return f'<iframe class="output" src="{name}.html" title="What the cell above shows" loading="lazy"></iframe>'
     return f"```text\n{data['text/plain']}\n```"

@@ -17,6 +17,9 @@ from whence.core.tasks import NAMES as ALL_TASKS
 
 DOCS = Path(__file__).parents[1] / "docs"
 MEASURED = ("truth", "faithfulness", "vision", "benchmarks")  # pages whose tables have rows of methods
+METRICS = """What is measured of an explanation; `whence evaluate` and `whence score` take these names. `random` is in
+every picture: a metric that cannot tell a method from it has not shown anything. The page of
+each metric says when it misleads."""
 PASSES = {
     "gradient": "one forward and one backward pass, shared with other methods of the call that need one",
     "forward": "one forward pass, shared with other methods of the call",
@@ -28,7 +31,9 @@ PASSES = {
 def notes(kind: str) -> dict[str, str]:
     """What is noted about every method or metric: its formula, and when it misleads."""
     text = (DOCS / "notes" / f"{kind}.md").read_text(encoding="utf-8")
-    return {name: body.strip() for name, body in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)}
+    return {
+        name: body.strip() for name, body in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    }
 
 
 def misleads(record: Record) -> str:
@@ -63,7 +68,7 @@ def of_metric(record: Record) -> str:
         f"# {record.name}",
         f"<p class='kicker'>{record.family}; {record.better} is better</p>\n\n{markdown_text(record.summary)}",
         _board(record),
-        f'```console\n$ whence evaluate reviews.tsv --method lrp,gae,random --metric {record.name} --limit 20\n```'
+        f"```console\n$ whence evaluate reviews.tsv --method lrp,gae,random --metric {record.name} --limit 20\n```"
         if record.family == "faithfulness" and "perturbation" not in record.name
         else "",
         "## Definition\n\n" + _definition(record),
@@ -160,9 +165,7 @@ def _definition(record: Record) -> str:
 def _options(record: Record) -> str:
     if not record.options:
         return "None."
-    rows = [
-        f"| `{o.name}` | {markdown_text(o.takes)} | `{_default(o.default)}` |" for o in record.options.values()
-    ]
+    rows = [f"| `{o.name}` | {markdown_text(o.takes)} | `{_default(o.default)}` |" for o in record.options.values()]
     return "\n".join(["| option | takes | default |", "|---|---|---|", *rows])
 
 
@@ -182,19 +185,21 @@ def _promises(record: Record) -> str:
         else "They need not sum to the target."
     )
     where = "all kinds of model" if record.tasks == ALL_TASKS else ", ".join(record.tasks)
-    return f"- {signs}\n- {sums}\n- It works on {where}.\n\n`whence.testing` checks what is promised, on every family of models."
+    return f"- {signs}\n- {sums}\n- It works on {where}.\n\n`whence.testing` checks what is promised."
 
 
 def _cost(record: Record) -> str:
     key = "gradient" if any("gradient" in need for need in record.needs) else "forward" if record.needs else ""
     needs = f" (needs {', '.join(f'`{need}`' for need in record.needs)})" if record.needs else ""
     fact = facts(record)
-    ratio = f" On the sentence above it took about {fact['cost']:g} times as long as `gradient_x_input`." if fact else ""
-    return f"It takes {PASSES[key]}{needs}.{ratio} More in [the costs](../benchmarks.md)."
+    ratio = (
+        f" On the sentence above it took about {fact['cost']:g} times as long as `gradient_x_input`." if fact else ""
+    )
+    return f"It takes {PASSES[key]}{needs}.{ratio if fact else ''} More in [the costs](../benchmarks.md)."
 
 
 def _nothing(record: Record) -> str:
-    return f"Nobody has written this down for `{record.name}` yet. `whence evaluate` measures it on your model and data."
+    return f"Nobody has written this down for `{record.name}` yet. `whence evaluate` measures it on your model."
 
 
 def _measured(record: Record) -> str:
@@ -257,7 +262,8 @@ def _board(record: Record) -> str:
         share = round(100 * abs(own["mean"]) / top)
         bars.append(
             f'<div class="bar{marked}"><a href="../methods/{method}.html"><code>{method}</code></a>'
-            f'<span class="track"><span style="width:{share}%"></span></span><span class="value">{own["mean"]:.3g}</span></div>'
+            f'<span class="track"><span style="width:{share}%"></span></span>'
+            f'<span class="value">{own["mean"]:.3g}</span></div>'
         )
     said = f"*Means over {fact['examples']} examples of `{fact['model']}`: an illustration, too few to choose by.*"
     return f'<div class="card bars">{"".join(bars)}</div>\n\n{_curves(record, fact)}{said}'
@@ -270,7 +276,7 @@ def _curves(record: Record, fact: dict[str, Any]) -> str:
         return ""
     top = max(y for curve in curves.values() for _, y in curve) or 1.0
     lines = "".join(
-        f'<polyline class="line{number}" points="{" ".join(f"{10 + 380 * x:.0f},{150 - 140 * y / top:.0f}" for x, y in curve)}"/>'
+        f'<polyline class="line{number}" points="{_points(curve, top)}"/>'
         f'<text class="line{number}" x="400" y="{20 + 20 * number}">{method}</text>'
         for number, (method, curve) in enumerate(curves.items())
     )
@@ -282,22 +288,15 @@ def _curves(record: Record, fact: dict[str, Any]) -> str:
     )
 
 
-def list_of_metrics() -> str:
-    """The page that lists all metrics by family."""
-    import whence
+def _points(curve: list[list[float]], top: float) -> str:
+    return " ".join(f"{10 + 380 * x:.0f},{150 - 140 * y / top:.0f}" for x, y in curve)
 
-    lines = [
-        "# The metrics",
-        "",
-        "What is measured of an explanation; `whence evaluate` and `whence score` take these names. `random` is in every picture: a metric "
-        "that cannot tell a method from it has not shown anything. The page of each says when it misleads.",
-        "",
-        "| metric | family | what it is | better | paper |",
-        "|---|---|---|---|---|",
+
+def list_of_metrics(records: Sequence[Record]) -> str:
+    """The page that lists all metrics."""
+    rows = [
+        f"| [`{r.name}`](metrics/{r.name}.md) | {r.family} | {markdown_text(r.summary)} | {r.better} | {r.paper} |"
+        for r in records
     ]
-    for record in whence.list_metrics():
-        summary = markdown_text(record.summary)
-        lines.append(
-            f"| [`{record.name}`](metrics/{record.name}.md) | {record.family} | {summary} | {record.better} | {record.paper} |"
-        )
-    return "\n".join(lines) + "\n"
+    head = ["| metric | family | what it is | better | paper |", "|---|---|---|---|---|"]
+    return "\n".join(["# The metrics", "", METRICS, "", *head, *rows, ""])

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "docs" / "pictures"
 SENTENCE = "A slow start, but I could not stop laughing."
 JUDGED = ("lrp", "leave_one_out", "integrated_gradients", "gae", "attention", "random")
+DRAWN = ("gae", "attnlrp", "integrated_gradients", "rise", "attention")
 FEW = {"rise": "rise(samples=2000)"}  # enough masks for a map without speckles
 
 
@@ -33,7 +34,7 @@ def kept(kind: str) -> dict[str, Any]:
 
 
 def of_method(record: Record) -> dict[str, Any]:
-    """The words of the sentence with their scores, and the cost beside gradient x input, where the method takes texts."""
+    """The words of the sentence with their scores, and the cost beside gradient x input; {} if it takes no texts."""
     if "text-classification" not in record.tasks:
         return {}
     s = _subject("sst2")
@@ -84,7 +85,7 @@ def save_overlay(a: whence.Attribution, file: Path) -> None:
 
 
 def of_metric(record: Record) -> dict[str, Any]:
-    """The means of a few methods by the metric, with intervals and curves: on reviews, else planted texts or drawings."""
+    """The means and curves of a few methods by the metric: on sentences, else on planted texts or drawings."""
     for model in ("sst2", "planted", "photos"):
         data = [_row(model, example) for example in whence.zoo.examples(model, 8, seed=1)]
         judged = [method for method in JUDGED if not record.compares_with(method)]
@@ -139,7 +140,7 @@ def make_gallery() -> None:
         "generated": whence.explain(d, "3 March 2014", "gae"),
         "heads": whence.attention_maps(s, SENTENCE).view(layer=3, all_heads=True),
         "picture": whence.explain(v, ladybug, "attnlrp"),
-        "grid": whence.PictureGrid(whence.compare(v, [ladybug], ["gae", "attnlrp", "rise", "attention"]), ("ladybug",)),
+        "grid": whence.PictureGrid(tuple(whence.compare(v, [ladybug], list(DRAWN))), ("ladybug",)),
         "board": whence.evaluate(s, reviews, list(JUDGED), ["auac"], limit=16),
         "conservation": whence.conservation(s, SENTENCE, "lrp", "positive"),
         "audit": whence.audit(s, reviews, ["agreement", "permutation", "uniform"], limit=6),
@@ -147,7 +148,9 @@ def make_gallery() -> None:
         "units": whence.maximize(_subject("textures"), ["striped", "dotted", "mlp:2:17"]),
     }
     for name, result in results.items():
-        result.write(KEPT / f"gallery-{name}.svg" if name not in ("picture", "grid", "units") else KEPT / f"gallery-{name}.png")
+        result.write(
+            KEPT / f"gallery-{name}.svg" if name not in ("picture", "grid", "units") else KEPT / f"gallery-{name}.png"
+        )
 
 
 MAKERS = {"methods": make_methods, "metrics": make_metrics, "gallery": make_gallery}

@@ -1,6 +1,8 @@
 """The attention debate on transformers: the tables of docs/debate.md.
 
     python benchmarks/debate.py sst2 imdb babi digits photos recall --data FOLDER [--limit N] [--threads 1]
+    python benchmarks/debate.py facts names --data FOLDER     # supporting facts of bAbI; names in sentences of SST-2
+    python benchmarks/debate.py summary                       # one table of all audits in out/debate
 
 Each name is a model on data: `sst2` on SST-2 dev and on IMDB (reviews cut to 256 tokens), `babi` (out/models/babi, made
 by `python -m training babi`) on bAbI task 1, `digits` on what ships, `photos` on the validation photos of
@@ -27,6 +29,7 @@ from PIL import Image
 
 import whence
 from whence import zoo
+from whence.core.statistics import bootstrap
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "debate"
@@ -121,7 +124,8 @@ SETTINGS = {
 def main() -> None:
     """Run the audits that were asked for and print their numbers as tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="+", choices=SETTINGS, help="models on data")
+    others = {"facts": facts, "names": names, "summary": summary}
+    parser.add_argument("names", nargs="+", choices=(*SETTINGS, *others), help="models on data, and what else there is")
     parser.add_argument("--data", type=Path, help="the folder that holds sst2/, imdb/, babi/, tiny_imagenet16/")
     parser.add_argument("--limit", type=int, help="examples, instead of each setting's own number")
     parser.add_argument("--threads", type=int, help="threads of torch")
@@ -130,8 +134,9 @@ def main() -> None:
         torch.set_num_threads(given.threads)
     OUT.mkdir(parents=True, exist_ok=True)
     for name in given.names:
-        found = run(name, given.data, given.limit)
-        print("\n".join(table(name, found)), flush=True)
+        own = others.get(name)
+        lines = own(given.data, given.limit) if own else table(name, run(name, given.data, given.limit))
+        print("\n".join(lines), flush=True)
 
 
 def run(name: str, data: Path | None, limit: int | None) -> whence.Audit:
@@ -161,6 +166,103 @@ def table(name: str, found: whence.Audit) -> Iterator[str]:
             grade = finding.grades.get(quantity.where, finding.grade) if quantity.where else finding.grade
             cells = (finding.name, quantity.name, quantity.where, f"{quantity.mean:.3g}", ends, quantity.defined, grade)
             yield "| " + " | ".join(map(str, cells)) + " |"
+
+
+def summary(data: Path | None, limit: int | None) -> Iterator[str]:
+    """A row per number that papers report, a column per audit that was run."""
+    kept = {name: whence.Audit.load(OUT / f"{name}.json") for name in SETTINGS if (OUT / f"{name}.json").exists()}
+    yield "| | " + " | ".join(kept) + " |\n|---|" + "---:|" * len(kept)
+    for label, experiment, *numbers in ROWS:
+        cells = [_cell(found, experiment, numbers) for found in kept.values()]
+        yield f"| {label} | " + " | ".join(cells) + " |"
+    yield "| verdict | " + " | ".join(found.verdict for found in kept.values()) + " |"
+
+
+PAIRS = ("attention, gradient", "attention, left out", "gradient, left out")
+FLIPS = ("both flip", "only highest flips", "only random flips", "neither flips")
+RANKINGS = ("random", "attention", "gradient", "attention x gradient")
+ROWS = (
+    *((f"tau: {pair}", "agreement", f"tau: {pair}") for pair in PAIRS),
+    ("share significant, of the three", "agreement", *(f"significant: {pair}" for pair in PAIRS)),
+    ("permuted: median change", "permutation", "median change"),
+    ("greatest weight", "permutation", "greatest weight"),
+    ("adversary: divergence (at most .69)", "adversary", "divergence"),
+    ("uniform: change", "uniform", "change"),
+    ("uniform: right before, after", "uniform", "right", "right, uniform"),
+    ("erased: highest has the greater effect", "erasure", "highest has the greater effect"),
+    ("flips: both, highest, random, neither", "erasure", *FLIPS),
+    *((f"removed until a flip: {name}", "removal", f"removed, never as all: {name}") for name in RANKINGS),
+    ("never flips, by attention", "removal", "never: attention"),
+    ("signs violated: attention, chance", "signs", "violated: attention", "violated: chance"),
+)
+
+
+def _cell(found: whence.Audit, experiment: str, numbers: list[str]) -> str:
+    """The means of some numbers at the last place that was read or edited; a single one with its interval."""
+    if experiment not in [finding.name for finding in found]:
+        return ""
+    means = []
+    for number in numbers:
+        last = [own for own in found[experiment].quantities if own.name == number and own.defined][-1:]
+        means += [f"{own.mean:.2f}{_ends(own.interval) if len(numbers) == 1 else ''}" for own in last]
+    return ", ".join(means)
+
+
+def _ends(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f" ({interval[0]:.2f} to {interval[1]:.2f})"
+
+
+READINGS = (
+    *("attention(layer=-1)", "rollout", "gae", "attention_x_gradient", "lrp", "attnlrp", "gradient_x_input"),
+    *("integrated_gradients", "value_zeroing", "leave_one_out", "random"),
+)
+
+
+def facts(data: Path | None, limit: int | None) -> Iterator[str]:
+    """Whether methods point at the sentence that gives the answer, and how much of their scores lies there."""
+    subject = whence.load(SETTINGS["babi"].model)
+    questions = babi_questions(data)[: limit or 200]
+    inputs = [{"text": " ".join(story), "pair": question} for story, question, _, _ in questions]
+    places = [_within(story, number) for story, _, _, number in questions]
+    chance = float(np.mean([1 / len(story) for story, *_ in questions]))
+    yield f"\n{len(questions)} questions; a sentence taken at random is the right one in {chance:.2f} of them\n"
+    yield "| method | strongest token of the story is in the sentence | share of the story's scores |\n|---|---:|---:|"
+    for method in READINGS:
+        found = whence.explain(subject, inputs, method)
+        hits = [_on_sentence(own, place) for own, place in zip(found, places, strict=True)]
+        cells = [bootstrap(np.array(values)) for values in zip(*hits, strict=True)]
+        yield f"| `{method}` | " + " | ".join(f"{mean:.2f}{_ends(ends)}" for mean, ends in cells) + " |"
+
+
+def _within(story: list[str], number: int) -> tuple[int, int]:
+    """Where a sentence of a story lies in its text."""
+    start = sum(len(sentence) + 1 for sentence in story[:number])
+    return start, start + len(story[number])
+
+
+def _on_sentence(a: whence.Attribution, place: tuple[int, int]) -> tuple[float, float]:
+    """Whether the strongest token of the story lies in the sentence, and the share of sizes that does."""
+    own = [i for i, part in enumerate(a.input.parts) if part == "text" and not a.special[i]]
+    sizes = np.abs(a.scores[own])
+    inside = np.array([place[0] <= a.input.offsets[i][0] < place[1] for i in own])
+    return float(inside[sizes.argmax()]), float(sizes[inside].sum() / sizes.sum())
+
+
+FOUND = (  # first names in sentences of SST-2 dev
+    *("david", "anne", "robert", "michael", "martin", "steven", "peter", "oliver", "mike", "jason", "woody", "tom"),
+    *("robin", "paul", "john", "hugh", "eddie", "ben", "adam"),
+)
+
+
+def names(data: Path | None, limit: int | None) -> Iterator[str]:
+    """First names of three origins, exchanged in sentences of SST-2 that hold a first name."""
+    texts = [row["text"] for row in sst2(data, 10**6)]
+    found = whence.audit_names(
+        whence.load("sst2"), texts, "faker:en_US,tr_TR,yo_NG", target="positive", find=FOUND, limit=limit or 100
+    )
+    found.save(OUT / "names.json")
+    found.write(OUT / "names.png")
+    yield str(found)
 
 
 def _folder(data: Path | None) -> Path:

@@ -343,7 +343,8 @@ def test_random_examples_are_drawn_where_concepts_are():
         found = sets.random_examples(photos, None, concepts, 3, 0)
         assert all(np.array_equal(one, other) for one, other in zip(found, drawn, strict=True))
     own = zoo.examples("photos", 2, seed=1)
-    found = sets.random_examples(photos, None, {"mine": drawn}, 2, 0)
-    assert all(np.array_equal(one, example.input) for one, example in zip(found, own, strict=True))
+    for concepts in ({"mine": drawn}, Path("folder"), ["red", "folder"]):
+        found = sets.random_examples(photos, None, concepts, 2, 0)
+        assert all(np.array_equal(one, example.input) for one, example in zip(found, own, strict=True))
     texts = sets.random_examples(whence.load("sst2"), None, ["red"], 2, 0)
     assert all(isinstance(text, str) for text in texts)

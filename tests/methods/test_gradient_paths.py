@@ -21,7 +21,7 @@ from captum.log import log_usage
 from torch import Tensor, nn
 
 import whence
-from families import Family, fresh
+from families import Family, fresh, subject_of
 from whence.core.inputs import Input
 from whence.model.subject import Subject
 
@@ -509,6 +509,14 @@ def test_several_baselines_are_averaged(name: str, dtype: torch.dtype) -> None:
             single.append(row.placed(summed(row.integrated("word", x0, x, 3))))
         broken = {"the sum": sum(single, torch.zeros_like(single[0])), "the first": single[0], "the second": single[1]}
         compare(found[number][-1], torch.stack(single).mean(0), dtype, broken)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_baseline_that_is_not_finite_is_refused(bad: float) -> None:
+    subject = subject_of("bert")
+    for baseline in (lambda x: torch.full_like(x, bad), np.full(32, bad)):
+        with pytest.raises(ValueError, match="a baseline is made of finite numbers"):
+            whence.explain(subject, "a masterful film", "integrated_gradients", baseline=baseline)
 
 
 def test_what_comes_with_several_baselines() -> None:

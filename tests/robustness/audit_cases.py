@@ -48,6 +48,8 @@ def _experiment_cases(draw: st.DrawFn) -> Case:
     """One experiment on one or two ordinary inputs, few repetitions unless an odd option asks for more."""
     kind, record = draw(st.sampled_from(KINDS)), draw(record_of("experiment"))
     options = {name: value for name, value in draw(options_of(record)).items() if name not in SETTINGS}
+    if isinstance(options.get("steps"), int):
+        options["steps"] = min(options["steps"], 50)  # more are no odder, and slow
     few = {
         name: count for name, count in (("permutations", 5), ("restarts", 2), ("steps", 3)) if name in record.options
     }

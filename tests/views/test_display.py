@@ -338,6 +338,20 @@ def test_a_figure_of_names_with_a_lone_surrogate_can_be_drawn(tmp_path: Path) ->
     found.write(tmp_path / "a.png")
 
 
+def test_blocks_that_only_one_method_went_through_are_drawn() -> None:
+    c = RESULTS["conservation"]
+    assert isinstance(c, whence.Conservation)
+    place = next(i for i, row in enumerate(c.plain) if row.block)
+    renamed = tuple(replace(row, block="another") if i == place else row for i, row in enumerate(c.plain))
+    assert replace(c, plain=renamed).plot().axes
+
+
+def test_markup_in_the_metric_of_an_arbitration_is_shown_as_it_is() -> None:
+    odd = "[bold]not markup[/] [/bold] [link=x]"
+    shown = str(replace(RESULTS["arbitration"], metric=odd))
+    assert "[bold]not" in shown and "[/bold]" in shown
+
+
 def test_a_page_with_a_lone_surrogate_can_be_written(tmp_path):
     calls = conservation_example()
     odd = replace(calls.rows[0], block="a \ud83d film")

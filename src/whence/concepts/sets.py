@@ -150,9 +150,8 @@ def _lines(path: Path, what: str) -> list[str]:
 
 def _all_drawn(concepts: Any) -> bool:
     """Whether every concept is a name that the zoo draws."""
-    given = (
-        concepts.values() if isinstance(concepts, Mapping) else [concepts] if isinstance(concepts, str) else concepts
-    )
+    several = [concepts] if isinstance(concepts, (str, Path)) else concepts
+    given = several.values() if isinstance(several, Mapping) else several
     return all(isinstance(one, str) and not _is_path(one) for one in given)
 
 

@@ -296,9 +296,12 @@ def baseline_states(subject: Subject, batch: Batch, at: At, x: Streams, wanted: 
 def _as_states(values: object, state: Tensor) -> Tensor:
     """A user's baseline as a tensor of the states' type."""
     try:
-        return torch.as_tensor(values, dtype=state.dtype, device=state.device)
+        given = torch.as_tensor(values, dtype=state.dtype, device=state.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"a baseline is an array of numbers, not {type(values).__name__}") from error
+    if not given.isfinite().all():
+        raise ValueError("a baseline is made of finite numbers, and this one holds NaN or infinite ones; mend it")
+    return given
 
 
 def _token_states(subject: Subject, batch: Batch, at: At, stream: str, state: Tensor, name: str | None) -> Tensor:

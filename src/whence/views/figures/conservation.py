@@ -52,7 +52,7 @@ def _segments(shown: list[tuple[str, Rows]]) -> list[str]:
     labels = [
         label for _, rows in shown for label, row, bias in _placed(rows) if row.block or _loses_relevance(row, bias)
     ]
-    order = dict.fromkeys(label for label, *_ in _placed(shown[0][1]) if label in labels)
+    order = dict.fromkeys(label for _, rows in shown for label, *_ in _placed(rows) if label in labels)
     return [BEFORE, *(label for label in order if label not in (BEFORE, AFTER)), AFTER]
 
 

@@ -18,8 +18,10 @@ def terminal(found: Arbitration) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    heads = f"the best of {len(found.candidates)}", f"{found.metric}\u00a0{ARROWS[found.better]}"
-    ranks = Table(*heads, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    heads = Text(f"the best of {len(found.candidates)}"), Text(f"{found.metric}\u00a0{ARROWS[found.better]}")
+    ranks = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for head in heads:
+        ranks.add_column(head)
     for name, value in best(found):
         ranks.add_row(Text(name), value)
     single = [display.terminal(found.explanations[0]), Text()] if len(found.explanations) == 1 else []

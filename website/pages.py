@@ -16,7 +16,7 @@ from whence.core.registry import Record
 from whence.core.tasks import NAMES as ALL_TASKS
 
 DOCS = Path(__file__).parents[1] / "docs"
-MEASURED = ("truth", "faithfulness", "vision", "benchmarks")  # pages whose tables have rows of methods
+MEASURED = ("truth", "faithfulness", "vision")  # pages whose tables have rows of methods
 METRICS = """What is measured of an explanation; `whence evaluate` and `whence score` take these names. `random` is in
 every picture: a metric that cannot tell a method from it has not shown anything. The page of
 each metric says when it misleads."""

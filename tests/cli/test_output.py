@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import whence
@@ -123,3 +125,30 @@ def test_a_reader_who_leaves_loses_no_file(command: str, tmp_path: Path) -> None
     ]
     kind = {"explain": whence.Attribution, "attention": whence.AttentionMaps}[command]
     assert [kind.load(tmp_path / f"a-{n}.json").input.raw for n in (1, 2, 3)] == lines.splitlines()
+
+
+def test_the_kind_of_a_figure_is_chosen_and_checked_before_anything_runs(tmp_path: Path) -> None:
+    figure = tmp_path / "a.svg"
+    common = ["--model", "planted", "--save", figure]
+    cases = {
+        "explain": (["--method", "leave_one_out", "--figure", "waterfall(most=5)"], "from the base to f(x)"),
+        "compare": (["--method", "gae,attention", "--figure", "text"], ">attention</text>"),
+        "attention": (["--head", 0, "--figure", "heads"], "queries left, keys right"),
+    }
+    for command, (options, said) in cases.items():
+        done = run(command, TEXT, *common, *options)
+        assert done.exit_code == 0, done.output
+        assert said in figure.read_text(encoding="utf-8")
+    refused = run("explain", TEXT, "--model", "no-such-model", "--save", figure, "--figure", "waterfal")
+    assert refused.exit_code == 2 and "did you mean 'waterfall'?" in refused.output
+    unsaved = run("explain", TEXT, "--model", "no-such-model", "--figure", "waterfall")
+    assert unsaved.exit_code == 2 and "add --save attribution.pdf" in unsaved.output
+
+
+def test_values_are_printed_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = partial(Console, force_terminal=True, color_system="truecolor", width=100)
+    monkeypatch.setattr(output, "Console", terminal)
+    command = ["compare", TEXT, "--model", "planted", "--method", "gae,lrp"]
+    rows, table = (run(*command, *more).output for more in ([], ["--values"]))
+    assert "largest |score|\x1b" not in rows and "--values" in rows
+    assert "largest |score|\x1b" in table and "--values" not in table

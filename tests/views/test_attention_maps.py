@@ -266,7 +266,11 @@ def test_one_query_is_a_strip_or_a_row_per_head() -> None:
 def test_many_maps_are_small(choice: dict[str, bool]) -> None:
     shown = str(drawn(50, heads=7).view(**choice))
     assert max(map(cell_len, shown.splitlines())) <= 80
-    assert shown.count("head 6") == (2 if "all_layers" in choice else 1)
+    if "all_layers" in choice:
+        heads = [line.split() for line in shown.splitlines() if line.startswith("head ")]
+        assert heads[-1] == ["head", *map(str, range(7))] and "--layer 1 --head 0" in shown
+    else:
+        assert shown.count("head 6") == 1
 
 
 def test_small_maps_are_means_of_neighbours() -> None:
@@ -374,6 +378,17 @@ def test_command_hands_its_choice_on(tmp_path: Path, choice: list[Any]) -> None:
     assert result.stdout.rstrip() == str(maps.view(**keywords)).rstrip()
     with Image.open(tmp_path / "map.png") as picture:
         picture.verify()
+
+
+def test_command_writes_the_page_of_all_heads(tmp_path: Path) -> None:
+    file = tmp_path / "heads.html"
+    result = run("attention", "the wonderful garden", "-m", "planted", "--all-layers", "--html", file)
+    assert result.exit_code == 0, result.output
+    maps = whence.attention_maps(whence.load("planted"), "the wonderful garden")
+    page = file.read_text(encoding="utf-8")
+    layers, heads = next(iter(maps.weights.values())).shape[:2]
+    assert page == maps.to_html(all_layers=True)
+    assert f"thumbnails of {layers} x {heads} heads" in page and page.count("<table") == 1 + layers * heads
 
 
 def test_command_numbers_files_of_several_inputs(tmp_path: Path) -> None:

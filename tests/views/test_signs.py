@@ -30,8 +30,8 @@ def body(page: str) -> str:
 
 
 def of_terminal(result: object) -> set[tuple[int, int, int]]:
-    """The colours on a terminal."""
-    console = Console(force_terminal=True, color_system="truecolor", width=90, file=io.StringIO())
+    """The colours on a terminal with a few of them, where pictures are shades."""
+    console = Console(force_terminal=True, color_system="standard", width=90, file=io.StringIO())
     styles = [part.style for part in console.render(result) if part.style]
     return {tuple(c.triplet) for style in styles for c in (style.color, style.bgcolor) if c and c.triplet}
 

@@ -38,8 +38,8 @@ SIGNED = np.array([0.0, 0.5, 1.0, -1.0, -0.25, 0.125])  # of text_example: [CLS]
 
 
 def backgrounds(result: object, width: int = 80) -> dict[str, tuple[int, int, int]]:
-    """The background of every piece of text that has one, on a terminal with all colours."""
-    console = Console(force_terminal=True, color_system="truecolor", width=width, file=io.StringIO())
+    """The background of every piece of text that has one, on a terminal with a few colours: pictures are shades."""
+    console = Console(force_terminal=True, color_system="standard", width=width, file=io.StringIO())
     styled = [part for part in console.render(result) if part.style and part.style.bgcolor]
     return {part.text.strip(): tuple(part.style.bgcolor.triplet) for part in styled if part.text.strip()}
 

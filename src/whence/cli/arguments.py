@@ -15,8 +15,9 @@ import typer
 
 import whence
 from whence.cli.program import Misuse
+from whence.core import display
 from whence.core.display import DRAWN
-from whence.core.files import PICTURES
+from whence.core.files import FIGURES, PICTURES
 from whence.core.looks import look_of
 from whence.core.specs import expression
 
@@ -41,6 +42,10 @@ More = Annotated[list[str] | None, typer.Argument(metavar="PAIR|PICTURE...", hel
 Clip = Annotated[float | None, typer.Option("--clip", help="Over a picture: full colour from this percentile, as 99.")]
 Contour = Annotated[
     float | None, typer.Option("--contour", help="Over a picture: a line around this share of the scores, as 0.5.")
+]
+Figure = Annotated[
+    str | None,
+    typer.Option("--figure", metavar="KIND", help="The kind of figure that --save writes, as waterfall or text."),
 ]
 Patches = Annotated[bool, typer.Option("--patches", help="Over a picture: every patch in one colour, not smoothed.")]
 Model = Annotated[str | None, typer.Option("--model", "-m", envvar="WHENCE_MODEL", help="A name, folder or hub id.")]
@@ -75,6 +80,18 @@ def several_inputs(first: str, more: list[str] | None) -> Any:
     if len(texts) > 2:
         raise Misuse(f"an input has two parts at most, and {len(texts)} came; give several texts as lines, with -")
     return inputs(first, texts[1] if len(texts) == 2 else None)
+
+
+def figure_kind(kind: str | None, of: str, files: Sequence[Path]) -> str | None:
+    """The kind of figure that was asked for of results of a type (a public name), checked before anything runs."""
+    if kind is not None:
+        try:
+            display.figure.check_kind(getattr(whence, of), kind)
+        except ValueError as error:
+            raise Misuse(f"--figure: {error}") from error
+        if not any(path.suffix.lower() in FIGURES for path in files):
+            raise Misuse(f"--figure names the kind of a figure that is written; add --save {of.lower()}.pdf")
+    return kind
 
 
 def look(clip: float | None, contour: float | None, patches: bool, files: Sequence[Path]) -> dict[str, Any]:

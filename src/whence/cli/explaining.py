@@ -18,6 +18,7 @@ from whence.cli.arguments import (
     Contour,
     Csv,
     Device,
+    Figure,
     Html,
     InputText,
     Model,
@@ -27,13 +28,14 @@ from whence.cli.arguments import (
     Seed,
     Target,
     Truncate,
+    figure_kind,
     load,
     look,
     several_inputs,
     specs_of,
     target_of,
 )
-from whence.cli.output import files_for, give, print_json
+from whence.cli.output import files_for, give, print_json, print_result
 from whence.cli.program import Command, Misuse, app
 from whence.core import registry
 from whence.core.specs import parse
@@ -42,6 +44,7 @@ from whence.core.wording import shown, suggest
 EXPLAIN_EXAMPLES = """[bold]Examples[/bold]
 whence explain "a masterful film" --model ./my-model --target positive --words
 whence explain "a masterful film" -m ./my-model --method attention --layer 0 --save a.json --save a.pdf
+whence explain "a masterful film" -m ./my-model --method shap --save a.pdf --figure waterfall
 whence explain "two dogs play" "animals are outside" -m ./my-nli-model
 whence explain '{"prompt": "Paris is", "continuation": " a city"}' -m gpt2
 whence explain photo.png -m ./my-vit --method rise --save map.pdf --clip 99 --contour 0.5
@@ -50,7 +53,7 @@ whence explain - --model ./my-model --json < texts.txt > results.jsonl
 Options of the method go here too, as --layer 0; [cyan]whence methods NAME[/cyan] lists them."""
 COMPARE_EXAMPLES = """[bold]Examples[/bold]
 whence compare "a masterful film" -m ./my-model --method attention --method gradient
-whence compare "a masterful film" -m ./my-model --method "attention(layer=0),attention" --save both.png
+whence compare "a masterful film" -m ./my-model --method "attention(layer=0),attention" --save both.pdf --figure text
 whence compare cat.png dog.png -m ./my-vit --method gae --method rise --save grid.pdf
 
 An option such as --at goes to every method that takes it; name(option=value) sets it for one."""
@@ -59,6 +62,7 @@ COMPARE = "Set several methods beside each other, on one input and one target."
 SPEC = "A name, or name(option=value); [cyan]whence methods[/cyan] lists them. To compare, repeat it or use commas."
 Method = Annotated[list[str] | None, typer.Option("--method", metavar="SPEC", help=SPEC)]
 Words = Annotated[bool, typer.Option("--words", help="Merge pieces into words.")]
+Values = Annotated[bool, typer.Option("--values", help="On a terminal: the table of scores instead of coloured text.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON: a line per result, as --save writes it.")]
 
 
@@ -81,6 +85,7 @@ def _explain_or_compare(
     method: Method = None,
     target: Target = None,
     words: Words = False,
+    values: Values = False,
     as_json: Json = False,
     save: Save = None,
     html: Html = None,
@@ -88,6 +93,7 @@ def _explain_or_compare(
     clip: Clip = None,
     contour: Contour = None,
     patches: Patches = False,
+    figure: Figure = None,
     seed: Seed = 0,
     truncate: Truncate = False,
     batch_size: BatchSize = None,
@@ -96,6 +102,7 @@ def _explain_or_compare(
     single = ctx.info_name == "explain"
     files = files_for("Attribution" if single else "Comparison", save, html, csv)
     drawn = look(clip, contour, patches, files)
+    kind = figure_kind(figure, "Attribution" if single else "Comparison", files)
     specs = specs_of(*(method or ()))
     if method and not specs:
         raise Misuse("--method names no method; give a name, or leave --method out")
@@ -112,7 +119,9 @@ def _explain_or_compare(
         results = [whence.Comparison(tuple(a.words() for a in comparison)) for comparison in results]
     if not single and more and len(results) > 1:
         results = [whence.PictureGrid(tuple(results), tuple(str(getattr(raw, "name", raw)) for raw in raws))]
-    give(results, files, print_json if as_json else None, drawn)
+    as_table = values and not single
+    show = print_json if as_json else partial(print_result, kind="values") if as_table else None
+    give(results, files, show, drawn, kind)
 
 
 def split_arguments(args: Sequence[str], takes_value: dict[str, bool]) -> tuple[list[str], list[tuple[str, str]]]:

@@ -12,6 +12,7 @@ from whence.cli.arguments import (
     Contour,
     Csv,
     Device,
+    Figure,
     Html,
     InputText,
     Model,
@@ -20,6 +21,7 @@ from whence.cli.arguments import (
     Save,
     Target,
     Truncate,
+    figure_kind,
     inputs,
     is_number,
     load,
@@ -32,12 +34,15 @@ from whence.core.wording import shown
 
 ATTENTION_EXAMPLES = """[bold]Examples[/bold]
 whence attention "a masterful film" --layer 3 --head 5 --save map.png
+whence attention "a masterful film" --all-layers --html heads.html
 whence attention "a masterful film" --all-layers --save maps.svg
+whence attention "a masterful film" --head 5 --save lines.pdf --figure heads
 whence attention digit.png --query "[CLS]" --save map.html
 whence attention digit.png --layer 1 --head 0,2 --query "patch 3,3" --save heads.pdf
 whence attention "two houses" -m ./my-translator --streams target:target
 
-Layers, heads and queries are numbered from 0."""
+Layers, heads and queries are numbered from 0. A page opens with what was chosen, and lets its reader choose among all
+layers and heads; with --all-layers, thumbnails of all heads come first."""
 CONSERVATION_EXAMPLES = """[bold]Examples[/bold]
 whence conservation "a masterful film" --save leaks.png
 whence conservation "a masterful film" -m ./my-model --method "lrp(rules='ah')"
@@ -45,6 +50,7 @@ whence conservation "Paris is" -m gpt2 --method attnlrp --target " a"
 
 gradient_x_input is always shown beside the method."""
 HEAD = "A number, or several as 0,2. Default: the mean of all."
+ALL_LAYERS = "All heads of all layers, small; on a page, a click opens a head."
 QUERY = 'A token by number or name; over a picture by default "[CLS]" or its like. "all": the whole matrix.'
 STREAMS = "As target:source. Default: cross-attention of an encoder-decoder, else self-attention."
 RULES = "lrp, attnlrp or gradient_x_input, or name(option=value)."
@@ -58,7 +64,7 @@ def attention(
     layer: Annotated[int | None, typer.Option("--layer", help="Default: the last.")] = None,
     head: Annotated[str | None, typer.Option("--head", help=HEAD)] = None,
     all_heads: Annotated[bool, typer.Option("--all-heads", help="All heads of the layer.")] = False,
-    all_layers: Annotated[bool, typer.Option("--all-layers", help="All heads of all layers, small.")] = False,
+    all_layers: Annotated[bool, typer.Option("--all-layers", help=ALL_LAYERS)] = False,
     query: Annotated[str | None, typer.Option("--query", help=QUERY)] = None,
     streams: Annotated[str | None, typer.Option("--streams", metavar="QUERY:KEY", help=STREAMS)] = None,
     save: Save = None,
@@ -66,12 +72,13 @@ def attention(
     clip: Clip = None,
     contour: Contour = None,
     patches: Patches = False,
+    figure: Figure = None,
     truncate: Truncate = False,
     device: Device = None,
 ) -> None:
     """Show what looks at what: the attention weights of a layer and head."""
     files = files_for("AttentionMaps", save, html)
-    drawn = look(clip, contour, patches, files)
+    drawn, kind = look(clip, contour, patches, files), figure_kind(figure, "AttentionMaps", files)
     heads = _heads(head)
     raws = inputs(input, pair)
     row = int(query) if query and is_number(query.removeprefix("-")) else query
@@ -80,7 +87,7 @@ def attention(
         maps.view(layer=layer, head=heads, query=row, streams=streams, all_heads=all_heads, all_layers=all_layers)
         for maps in (found if isinstance(found, list) else [found])
     ]
-    give(selected, files, look=drawn)
+    give(selected, files, look=drawn, kind=kind)
 
 
 def _heads(text: str | None) -> int | list[int] | None:

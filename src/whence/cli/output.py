@@ -13,6 +13,7 @@ from rich.table import Table
 
 from whence.cli.program import Misuse
 from whence.core.display import DRAWN
+from whence.core.files import FIGURES
 from whence.core.wording import shown
 
 
@@ -48,15 +49,17 @@ def give(
     files: Sequence[Path],
     show: Callable[[Any], None] | None = None,
     look: Mapping[str, Any] | None = None,
+    kind: str | None = None,
 ) -> None:
     """Write the files of a result, or of every result of a list, and only then show them: by default, print them.
 
-    `look` are the options of pages and figures with scores over a picture.
+    `look` are the options of pages and figures with scores over a picture, `kind` is that of figures.
     """
     results = found if isinstance(found, list) else [found]
     for number, result in enumerate(results, 1):
         for path in files:
-            own = look if look and path.suffix.lower() in DRAWN else {}
+            own = dict(look) if look and path.suffix.lower() in DRAWN else {}
+            own |= {"kind": kind} if kind and path.suffix.lower() in FIGURES else {}
             result.write(path.with_stem(f"{path.stem}-{number}") if len(results) > 1 else path, **own)
     for result in results:
         (show or print_result)(result)
@@ -69,10 +72,17 @@ def print_json(result: Any) -> None:
     typer.echo(json.dumps({"format": "whence", "version": VERSION, **result.to_dict()}))
 
 
-def print_result(result: Any) -> None:
-    """Print a result, coloured on a terminal, else plain."""
+def print_result(result: Any, kind: str | None = None) -> None:
+    """Print a result, coloured on a terminal (in the way that `kind` names, where the result has it), else plain."""
+    from whence.core import display
+
     console = Console()
-    (console.print if console.is_terminal else print)(result)
+    if not console.is_terminal:
+        print(result)
+    elif kind in display.terminal.kinds(type(result)):
+        console.print(display.terminal(result, kind=kind))
+    else:
+        console.print(result)
     typer.echo()
 
 

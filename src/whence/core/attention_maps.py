@@ -85,10 +85,10 @@ class AttentionMaps(Result):
         choice, look = _apart(choice)
         return display.page(self.view(**choice), look)
 
-    def plot(self, **choice: Any) -> Any:
-        """A matplotlib Figure; takes what `view` takes and, over a picture, the options of `Look`."""
+    def plot(self, kind: str | None = None, **choice: Any) -> Any:
+        """A matplotlib Figure, of a kind; takes what `view` takes and, over a picture, the options of `Look`."""
         choice, look = _apart(choice)
-        return display.figure(self.view(**choice), look)
+        return display.figure(self.view(**choice), look, kind)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -9,6 +9,8 @@ Media: `terminal` (a rich renderable), `text` (plain text; by default what the t
 `title` (of a page; by default the kind of result), `fragment` (HTML to stand inside a page), `page` (a whole page; by
 default the fragment in the shell that all pages share), `figure` (a matplotlib Figure), `table` (columns and rows).
 `write` chooses among them by the ending of a file.
+A medium may show a type in several ways: `figure.register(MyResult, "waterfall")` adds one with a name, a kind, which
+takes its keyword-only arguments as options.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from typing import Any, Generic, TypeVar
 from whence.core import extensions
 from whence.core.files import FIGURES
 from whence.core.looks import Look
-from whence.core.wording import shown
+from whence.core.specs import checked, parse
+from whence.core.wording import shown, suggest
 
 WIDTH = 100  # columns of plain text; a wider table takes what it needs
 DOTS_PER_INCH = 150  # of figures that are saved as pixels
@@ -48,25 +51,58 @@ class Medium(Generic[T]):
         self.name, self.noun = name, noun
         self._default = default or self._refuse
         self._functions = singledispatch(self._default)
+        self._kinds: dict[str, Any] = {}  # further ways to show results, by name: a function that dispatches for each
 
-    def __call__(self, result: Any, look: Look | None = None) -> T:
-        """The result in this medium; only functions with a second argument take a look of scores over a picture."""
+    def __call__(self, result: Any, look: Look | None = None, kind: str | None = None) -> T:
+        """The result in this medium, in the way that `kind` names, as "waterfall" or "waterfall(most=20)".
+
+        Only functions with an argument `look` take a look of scores over a picture; further arguments are options.
+        """
         extensions.load("view")
-        if look is None:
-            return self._functions(result)
-        function = self._functions.dispatch(type(result))
-        if len(inspect.signature(function).parameters) < 2:
-            raise ValueError(f"the {self.noun} of the type {type(result).__name__} takes no options")
-        return function(result, look)
+        function, options = self._functions.dispatch(type(result)), dict[str, Any]()
+        if kind is not None:
+            function, options = self._of_kind(type(result), kind)
+        if look is not None:
+            if "look" not in inspect.signature(function).parameters:
+                named = f"{self.noun} {parse(kind)[0]!r}" if kind else self.noun
+                raise ValueError(f"the {named} of the type {type(result).__name__} takes no options of pictures")
+            options["look"] = look
+        return function(result, **options)
 
-    def register(self, kind: type) -> Callable[[F], F]:
-        """A decorator for the function that shows results of this type in this medium."""
+    def register(self, kind: type, name: str = "") -> Callable[[F], F]:
+        """A decorator for the function that shows results of this type in this medium, or in one named way of it."""
 
         def registered(function: F) -> F:
-            self._functions.register(kind, function)
+            functions = self._kinds.setdefault(name, singledispatch(self._default)) if name else self._functions
+            functions.register(kind, function)
             return function
 
         return registered
+
+    def kinds(self, kind: type) -> tuple[str, ...]:
+        """The names of the further ways to show results of this type."""
+        extensions.load("view")
+        return tuple(name for name, own in self._kinds.items() if own.dispatch(kind) is not self._default)
+
+    def check_kind(self, of: type, kind: str) -> None:
+        """Refuse a name, or options behind it, that results of this type do not have in this medium."""
+        self._of_kind(of, kind)
+
+    def _of_kind(self, of: type, kind: str) -> tuple[Callable[..., T], dict[str, Any]]:
+        """The function that a spec names for results of this type, and its options."""
+        name, options = parse(kind)
+        known = self.kinds(of)
+        if name not in known:
+            raise ValueError(f"a {self.noun} of the type {of.__name__} is not {shown(name)}; {suggest(name, known)}")
+        function = self._kinds[name].dispatch(of)
+        taken = {
+            k: p for k, p in inspect.signature(function, eval_str=True).parameters.items() if p.kind == p.KEYWORD_ONLY
+        }
+        for option, value in options.items():
+            if option not in taken:
+                raise ValueError(f"the {self.noun} {name!r} has no option {option!r}; {suggest(option, taken)}")
+            options[option] = checked(option, value, taken[option].annotation)
+        return function, options
 
     def covers(self, kind: type) -> bool:
         """Whether results of this type have a function of their own in this medium."""
@@ -209,10 +245,12 @@ def check(kind: Any, path: str | PathLike[str]) -> None:
         need("pyarrow", "data", f"a {ending} file")
 
 
-def write(result: Any, path: str | PathLike[str], look: Look | None = None) -> None:
-    """Write a result in the form that the file's ending names: JSON, a page, a figure, or a table."""
+def write(result: Any, path: str | PathLike[str], look: Look | None = None, kind: str | None = None) -> None:
+    """Write a result in the form that the file's ending names: JSON, a page, a figure (of a kind), or a table."""
     check(result, path)
     file, ending = Path(path), Path(path).suffix.lower()
+    if kind is not None and ending not in FIGURES:
+        raise ValueError(f"a kind of figure goes with {', '.join(FIGURES)}, not with {shown(file.name)}")
     if look is not None and ending not in DRAWN:
         raise ValueError(f"options of scores over a picture go with {', '.join(DRAWN)}, not with {shown(file.name)}")
     if ending == ".json":
@@ -224,7 +262,7 @@ def write(result: Any, path: str | PathLike[str], look: Look | None = None) -> N
     elif ending == ".parquet":
         _write_parquet(table(result), file)
     else:
-        _write_figure(figure(result, look), file, ending)
+        _write_figure(figure(result, look, kind), file, ending)
 
 
 def _write_figure(drawn: Any, file: Path, ending: str) -> None:

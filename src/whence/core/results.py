@@ -52,12 +52,13 @@ class Result(Storable):
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{expected} is damaged ({in_one_line(error)}); save it again") from None
 
-    def write(self, path: str | PathLike[str], **look: Any) -> None:
+    def write(self, path: str | PathLike[str], *, kind: str | None = None, **look: Any) -> None:
         """Write the result in the form that the file's ending names; `display.endings` lists those that apply.
 
-        A page or figure with scores over a picture takes the options of `Look`: clip, contour, patches.
+        `kind` is that of a figure, as `plot` takes it. A page or figure with scores over a picture takes the options of
+        `Look`: clip, contour, patches.
         """
-        display.write(self, path, look_of(look))
+        display.write(self, path, look_of(look), kind)
 
     def __str__(self) -> str:
         return display.text(self)
@@ -72,9 +73,13 @@ class Result(Storable):
     def _repr_html_(self) -> str:
         return display.in_notebook(self)
 
-    def plot(self, **look: Any) -> Any:
-        """A matplotlib Figure; with scores over a picture it takes the options of `Look`."""
-        return display.figure(self, look_of(look))
+    def plot(self, kind: str | None = None, **look: Any) -> Any:
+        """A matplotlib Figure, which a notebook shows; with scores over a picture it takes the options of `Look`.
+
+        `kind` names one of several figures, as "waterfall" or "waterfall(most=20, width=85)"; an error about another
+        name lists those that the result has.
+        """
+        return display.figure(self, look_of(look), kind)
 
     def to_frame(self) -> Any:
         """A pandas DataFrame with the rows that a CSV file would have."""

@@ -27,7 +27,7 @@ def explanation(scores: np.ndarray, base: Any, x: Input) -> Any:
     rows = scores.shape[:-1]
     base = np.zeros(rows) if base is None else np.asarray(base, dtype=float)
     data = np.empty((*rows, len(x.features)), dtype=object)
-    data[...] = _as_written(x)
+    data[...] = as_written(x)
     return shap_package().Explanation(
         values=np.array(scores, dtype=float),
         base_values=base if rows else float(base),
@@ -36,7 +36,7 @@ def explanation(scores: np.ndarray, base: Any, x: Input) -> Any:
     )
 
 
-def _as_written(x: Input) -> list[str]:
+def as_written(x: Input) -> list[str]:
     """The text of each feature up to where the next one starts, so that together they read as they were written."""
     shown = []
     for i, (name, part, (start, end)) in enumerate(zip(x.features, x.parts, x.offsets, strict=True)):

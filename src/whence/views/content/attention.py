@@ -2,17 +2,100 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from whence.core.attention_maps import AttentionSelection, Panel
+from whence.core.attention_maps import AttentionMaps, AttentionSelection, Panel
+from whence.core.geometry import patches
 from whence.core.looks import Look
 from whence.views.content.attribution import Facts
 from whence.views.content.picture import Overlay, check_look, overlays
 from whence.views.text import largest, number, printable, weight
 
 NAMED_ELSEWHERE = 6  # keys beside the picture that are named
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Where the weight of a map lies, as shares of all of it; None where a share means nothing."""
+
+    special: float | None  # on special tokens
+    first: float | None  # on the first key
+    itself: float | None  # of queries on themselves
+    before: float | None  # of queries on the token before them, in a text
+
+
+def shares(maps: AttentionMaps, streams: tuple[str, str], matrix: np.ndarray) -> Shares:
+    """Where the weight of a (query, key) matrix between two streams lies."""
+    keys = maps.members(streams[1])
+    finite = np.where(np.isfinite(matrix), matrix, 0.0)
+    total = float(finite.sum())
+    if not total > 0:
+        return Shares(None, None, None, None)
+    special = maps.input.special[list(keys)]
+    same = maps.members(streams[0]) == keys
+    return Shares(
+        float(finite[:, special].sum()) / total if special.any() else None,
+        float(finite[:, 0].sum()) / total,
+        float(np.trace(finite)) / total if same else None,
+        float(np.trace(finite, offset=-1)) / total if same and len(keys) > 1 and not patches(maps.input).size else None,
+    )
+
+
+def parts_of(maps: AttentionMaps) -> list[str]:
+    """The part of the input that every feature belongs to: a sentence of a pair, the picture, the continuation.
+
+    A special token goes with the part before it, the first one with the part behind it.
+    """
+    x = maps.input
+    of_text = [part or ("" if stream != "image" else stream) for part, stream in zip(x.parts, x.streams, strict=True)]
+    behind = next((part for part in of_text if part), "")
+    found = []
+    for part in of_text:
+        behind = part or behind
+        found.append(behind)
+    return found
+
+
+def lead(selection: AttentionSelection) -> str:
+    """What a page shows and how it is read, in plain words."""
+    names, total = row_names(selection), "less than 1" if _lost(selection) else "1"
+    if selection.over_picture:
+        looking = "all queries look, on average" if selection.query is None else f"{names[selection.query]} looks"
+        what = (
+            "Where patches of the picture look: point at one, or move to it with the arrow keys. "
+            f"At first, where {looking}."
+        )
+    else:
+        what = (
+            "What looks at what: a line goes from a token that looks (a query, left) to one that it looks at (a key, "
+            "right), and a row of the matrix is one query."
+        )
+    return (
+        f"{what} The weights of a query sum to {total}; the stronger the colour, the larger the weight. Attention is "
+        "not by itself an explanation of what a model decides: whence audit tests whether it is one here."
+    )
+
+
+def reading(selection: AttentionSelection) -> str:
+    """Where the weight lies, in a sentence about all maps that are selected."""
+    found = [shares(selection.maps, selection.streams, selection.matrix(panel)) for panel in selection.panels]
+    means = {
+        where: np.mean(own)
+        for where, own in (
+            ("special tokens", [one.special for one in found if one.special is not None]),
+            ("the first key", [one.first for one in found if one.first is not None]),
+            ("the query itself", [one.itself for one in found if one.itself is not None]),
+            ("the one before", [one.before for one in found if one.before is not None]),
+        )
+        if own
+    }
+    if means.get("the first key") == means.get("special tokens"):
+        means.pop("the first key", None)  # it is the only special token
+    telling = {where: share for where, share in means.items() if share >= 0.005 or where == "special tokens"}
+    said = ", ".join(f"{100 * share:.0f} % on {where}" for where, share in telling.items())
+    return f"Of all weight, {said}." if said else "There is no weight to show."
 
 
 def row_names(selection: AttentionSelection) -> list[str]:
@@ -78,11 +161,16 @@ def facts(selection: AttentionSelection) -> Facts:
     if len(selection.panels) == 1 and selection.over_picture:
         found += [("elsewhere", _elsewhere(selection))]
     found += [("streams", _streams_text(selection)), ("scale", f"largest weight {number(scale(selection))}")]
-    lost = max(float((1 - selection.matrix(panel).sum(-1)).max()) for panel in selection.panels)
-    if lost > 1e-2:
+    if lost := _lost(selection):
         found.append(("sink", f"rows sum to less than 1: up to {lost:.2f} went to a learned sink"))
     found += [("note", note) for note in selection.maps.input.notes]
     return [(label, printable(text)) for label, text in found if text]
+
+
+def _lost(selection: AttentionSelection) -> float:
+    """The most that a query gives to no key, but to a learned sink; 0 where rows sum to 1 but for rounding."""
+    lost = max(float((1 - selection.matrix(panel).sum(-1)).max()) for panel in selection.panels)
+    return lost if lost > 1e-2 else 0.0
 
 
 def _layer_and_head(selection: AttentionSelection) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from whence.views.figures.overlay import colours_over_white, draw_overlay
 
 CELL, MAP = 0.32, 12.0  # inches: a cell, and the most that all cells of a map may take
 SMALL = 1.3  # inches of a map among all layers
-MISSING = "0.75"  # the grey of what is not a number, and of the gaps between maps
+MISSING = "0.85"  # the grey of what is not a number, and of the gaps between maps
 
 
 @display.figure.register(AttentionSelection)

@@ -34,6 +34,8 @@ def figure(c: Conservation) -> Any:
     for place, (name, rows) in enumerate(shown, 1):
         _draw_leaks(axes[place], rows, segments, kinds)
         axes[place].set_title(f"leaks of {name}", fontsize="small", loc="left", parse_math=False)
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
     limits = [axis.get_ylim() for axis in axes[1:]]
     for axis in axes[1:]:
         axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))

@@ -2,28 +2,80 @@
 
 from __future__ import annotations
 
+import io
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Annotated, Any
 
 import numpy as np
 
+from whence.core.specs import Between
 from whence.views.content.scoreboard import Row, Style, bar_range, cells
+from whence.views.figures.letters import fallback_fonts, inches, missing_letters_said_once
 from whence.views.text import printable
 
+REAL_TEXT: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "ps.fonttype": 42}  # letters stay letters in files
 RANDOM = "#404040"  # of the method `random`, which pages draw in the colour of their text
 NAME = 34  # letters of a name in a line
 TICK = 24  # and at an axis
 LINES = 6  # of a text
+INCH = 25.4  # millimetres
+NOTEBOOK = 144  # dots per inch of a figure in a notebook, which shows it at half that size
+Millimetres = Annotated[float, Between(40, 1000)]  # the width of a figure: a column of a journal has about 85
 
 
-def new_figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float, layout: str = "constrained") -> Any:
     """An empty matplotlib Figure of so many inches, or one sentence where matplotlib is missing."""
     try:
-        from matplotlib.figure import Figure
+        return figure_class()(figsize=(width, height), layout=layout)
     except ImportError:
         raise ImportError("plot() needs matplotlib, which is not installed; run: pip install whence[plot]") from None
-    return Figure(figsize=(width, height), layout="constrained")
+
+
+def __getattr__(name: str) -> Any:
+    """The class of figures, so that a pickled figure finds it; matplotlib is loaded when it is asked for."""
+    if name == "ResultFigure":
+        return figure_class()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@lru_cache(maxsize=1)
+def figure_class() -> Any:
+    """The class of figures: a Figure that notebooks show without pyplot, and whose letters stay letters in files."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    class ResultFigure(Figure):
+        """The figure of a result, in no registry of pyplot's."""
+
+        def draw(self, renderer: Any) -> None:
+            """Draw with the fonts that hold the letters of this figure."""
+            if fallback_fonts():
+                for text in self.findobj(Text):
+                    if not text.get_text().isascii():
+                        text.set_fontfamily(list(dict.fromkeys([*text.get_fontfamily(), *fallback_fonts()])))
+            super().draw(renderer)
+
+        def savefig(self, fname: Any, **options: Any) -> None:
+            """Save the figure; vector graphics hold real text."""
+            named = options.get("format") or str(fname)
+            with rc_context(REAL_TEXT), missing_letters_said_once(str(named).lower().endswith("svg")):
+                super().savefig(fname, **options)
+
+        def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+            """The picture that a notebook shows, with the size it should have there."""
+            from PIL import Image
+
+            file = io.BytesIO()
+            self.savefig(file, format="png", dpi=NOTEBOOK, bbox_inches="tight", pad_inches=0.05)
+            width, height = Image.open(file).size
+            return file.getvalue(), {"width": width // 2, "height": height // 2}
+
+    ResultFigure.__qualname__ = ResultFigure.__name__
+    return ResultFigure
 
 
 def colour_of(style: Style) -> str:
@@ -50,6 +102,20 @@ def wrapped(text: str, letters: int) -> str:
     return "\n".join(lines) or printable(text)
 
 
+def wrapped_to(text: str, width: float, size: float) -> list[str]:
+    """The text in lines of so many inches, in letters of so many points."""
+    lines = [""]
+    for word in re.split(r"(?<= )|(?=\()", printable(text) if text else ""):  # after spaces, and before options
+        if lines[-1] and inches((lines[-1] + word).rstrip(), size) > width:
+            lines.append(word)
+        else:
+            lines[-1] += word
+        while len(lines[-1]) > 1 and inches(lines[-1], size) > width:  # a word that is too long for a line
+            fitting = max(1, int(len(lines[-1]) * width / inches(lines[-1], size)))
+            lines[-1:] = [lines[-1][:fitting], lines[-1][fitting:]]
+    return [line.strip() for line in lines if line.strip()]
+
+
 def draw_means(axes: Any, rows: Sequence[Row], styles: Mapping[str, Style]) -> None:
     """A bar for every mean with the whiskers of its interval; a dot where zero would press the differences together."""
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -69,6 +135,9 @@ def draw_means(axes: Any, rows: Sequence[Row], styles: Mapping[str, Style]) -> N
     axes.tick_params(axis="x", labelsize="small")
     axes.grid(axis="x", alpha=0.3, linewidth=0.6)
     axes.set_axisbelow(True)
+    tied = [place for place, row in enumerate(rows) if row.star]
+    for place in tied if len(tied) > 1 else ():  # what cannot be told apart from the best lies on one ground
+        axes.axhspan(place - 0.5, place + 0.5, color="0.93", linewidth=0, zorder=-1)
     for place, row in enumerate(rows):
         if np.isfinite(row.score.value):
             _draw_mean(axes, place, row, colour_of(styles[row.method]), span.from_zero)

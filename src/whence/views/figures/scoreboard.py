@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from whence.core import display
@@ -21,7 +22,7 @@ from whence.views.content.scoreboard import (
     styles,
     styles_of,
 )
-from whence.views.figures.layout import colour_of, draw_means, new_figure, wrapped
+from whence.views.figures.layout import INCH, Millimetres, colour_of, draw_means, new_figure, wrapped
 from whence.views.text import printable
 
 WIDTH = 5.6  # inches of the bars of a metric, and of its curves
@@ -35,6 +36,29 @@ def figure(board: Scoreboard) -> Any:
     said = " ".join([f"{facts_line(board)}.", note(board), *board.notes])
     drawn.suptitle(wrapped(said, int(11 * WIDTH * across)), fontsize="small", parse_math=False)
     draw_metrics(drawn, board)
+    return drawn
+
+
+@display.figure.register(Scoreboard, "bars")
+def bars(board: Scoreboard) -> Any:
+    """The means of every metric with their intervals, without curves."""
+    return figure(replace(board, curves=None))
+
+
+@display.figure.register(Scoreboard, "curves")
+def curves_alone(board: Scoreboard, *, width: Millimetres = 130) -> Any:
+    """The mean curves of the metrics that have some."""
+    found = [(metric, ranked(rows(board, metric))) for metric in board.metrics]
+    shown = [(metric, own) for metric, own in found if curves(board, metric, own)]
+    if not shown:
+        raise ValueError(
+            f"no metric of this board has curves ({', '.join(map(printable, board.metrics))}); draw 'bars'"
+        )
+    drawn = new_figure(width / INCH, 0.3 + (0.75 * width / INCH) * len(shown))
+    all_styles = styles([own for _, own in shown])
+    for axes, (metric, own) in zip(drawn.subplots(len(shown), squeeze=False)[:, 0], shown, strict=True):
+        _draw_curves(axes, board, metric, own, styles_of(own, all_styles))
+        axes.set_title(printable(metric), fontsize="small", loc="left", parse_math=False)
     return drawn
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -10,14 +12,16 @@ import numpy as np
 
 from whence.core import display
 from whence.core.attention_maps import AttentionMaps, AttentionSelection, Panel
-from whence.views.colours import terminal_colour, terminal_style
-from whence.views.content.attention import column_names, facts, named_matrix, scale
+from whence.views.colours import WEIGHTS, terminal_colour, terminal_style
+from whence.views.content.attention import column_names, facts, named_matrix, over_picture, scale
 from whence.views.content.picture import Scale
 from whence.views.terminal.layout import LIMITS, SHADES, Token, Tokens, facts_table, grid_lines, shade
-from whence.views.text import number, right_to_left, strength, weight
+from whence.views.terminal.pictures import Colourful, bar_of, pictures_abreast, shows_colours
+from whence.views.text import largest, number, right_to_left, strength, weight
 
 WIDTH = 80  # columns of plain text
 LABEL = 16  # the widest name of a row
+SMALLEST = 3  # rows and columns of a thumbnail at least
 POOLED = 16  # rows and columns of a small map; what is larger is averaged down to it
 
 
@@ -51,9 +55,9 @@ def text_of_all(maps: AttentionMaps) -> str:
 def _parts(selection: AttentionSelection) -> Iterator[Any]:
     limit, panels = scale(selection), selection.panels
     if len(panels) == 1 and selection.over_picture:
-        yield from grid_lines(
-            selection.maps.input, selection.weights(panels[0]), Scale(0.0, limit, signed=False), "weight"
-        )
+        yield Colourful(partial(_picture, selection), partial(_shades, selection))
+    elif len({layer for layer, _ in panels}) > 1 and (selection.over_picture or selection.query is None):
+        yield ModelView([(panel, selection.weights(panel)) for panel in panels])
     elif len(panels) == 1 and selection.query is not None:
         row = zip(column_names(selection), selection.row(panels[0]), strict=True)
         yield Tokens([Token(name, weight(v, limit), terminal_style(v, limit)) for name, v in row])
@@ -61,6 +65,74 @@ def _parts(selection: AttentionSelection) -> Iterator[Any]:
         yield SmallMaps([(panel, pooled(selection.weights(panel))) for panel in panels], limit)
     else:
         yield WeightTable(*named_matrix(selection), limit)
+
+
+def _picture(selection: AttentionSelection, width: int) -> Iterator[Any]:
+    """The photo beside the same photo under the weights, and the strongest patches."""
+    [overlay] = over_picture(selection)
+    yield from pictures_abreast([(overlay.canvas.name, overlay.canvas.picture), ("weights", overlay.image)], width)
+    yield from () if overlay.scale.flat else (bar_of(overlay, width),)
+    *_, strongest = _shades(selection)
+    yield strongest
+
+
+def _shades(selection: AttentionSelection) -> Iterator[Any]:
+    """The weights of the patches in shades."""
+    scale_of_weights = Scale(0.0, scale(selection), signed=False)
+    yield from grid_lines(selection.maps.input, selection.weights(selection.panels[0]), scale_of_weights, "weight")
+
+
+class ModelView:
+    """All heads of all layers as thumbnails: a line of heads per layer, as small as the terminal needs them."""
+
+    def __init__(self, maps: list[tuple[Panel, np.ndarray]]) -> None:
+        self.maps = maps
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        from rich.text import Text
+
+        layers = {
+            layer: [values for _, values in group] for layer, group in groupby(self.maps, lambda item: item[0][0])
+        }
+        heads, left = len(layers[0]), len(f"layer {len(layers) - 1} ")
+        side = max(SMALLEST, min(8, (options.max_width - left + 1) // heads - 1))
+        fitting = max(1, (options.max_width - left + 1) // (side + 1))
+        fitting = math.ceil(heads / math.ceil(heads / fitting))  # blocks of heads of about one size
+        darkest = max(largest(pooled(values, side)) for _, values in self.maps)
+        for start in range(0, heads, fitting):
+            numbers = "".join(f"{n:<{side + 1}}" for n in range(start, min(start + fitting, heads)))
+            yield Text(f"{'head':<{left}}{numbers}".rstrip(), style="dim")
+            for layer, maps in layers.items():
+                small = [pooled(values, side) for values in maps[start : start + fitting]]
+                yield from self._line(f"layer {layer}".ljust(left), small, darkest, shows_colours(console))
+        one = "one of them in numbers: --layer 1 --head 0, or maps.view(layer=1, head=0)"
+        yield Text(f"a thumbnail is a map, averaged down; the darkest cell is {number(darkest)}; {one}", style="dim")
+
+    def _line(self, name: str, maps: list[np.ndarray], darkest: float, coloured: bool) -> Iterator[Any]:
+        """The heads of a layer: half a character per cell in colours, else a character."""
+        from rich.text import Text
+
+        step = 2 if coloured else 1
+        for row in range(0, len(maps[0]), step):
+            line = Text(name if row == 0 else " " * len(name), style="")
+            for values in maps:
+                for column, value in enumerate(values[row]):
+                    if coloured:
+                        below = [_weight_colour(v, darkest) for v in values[row + 1 : row + 2, column]]
+                        line.append("▀", style=" on ".join([_weight_colour(value, darkest), *below]))
+                    else:
+                        line.append(shade(value, strength(value, darkest)))
+                line.append(" ")
+            line.rstrip()
+            yield line
+        yield Text()
+
+
+def _weight_colour(value: float, scale: float) -> str:
+    """A weight from white to dark blue, in steps, since rich is slow with ever new colours."""
+    share = round(24 * strength(value, scale)) / 24
+    mixed = (round(np.interp(share, (0, 0.5, 1), channel)) for channel in zip(*WEIGHTS, strict=True))
+    return f"rgb({','.join(map(str, mixed))})"
 
 
 class WeightTable:
@@ -178,12 +250,12 @@ def _written(value: float, scale: float, cell: int) -> tuple[str, str]:
     return mark.replace("·", "").rjust(max(4, cell - 1) - len(digits)), digits
 
 
-def pooled(values: np.ndarray) -> np.ndarray:
-    """Means of neighbouring cells, so that a small map fits."""
+def pooled(values: np.ndarray, most: int = POOLED) -> np.ndarray:
+    """Means of neighbouring cells, so that a small map fits: so many rows and columns at most."""
     for axis in (0, 1):
         count = values.shape[axis]
-        if count > POOLED:
-            edges = np.linspace(0, count, POOLED + 1).astype(int)
+        if count > most:
+            edges = np.linspace(0, count, most + 1).astype(int)
             sums = np.add.reduceat(values, edges[:-1], axis)
             values = sums / np.expand_dims(np.diff(edges), 1 - axis)
     return values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from whence.views.colours import terminal_style
 from whence.views.content.attribution import (
     facts,
     off_picture,
+    over_picture,
     pictures,
     row_facts,
     row_names,
@@ -23,6 +25,7 @@ from whence.views.content.attribution import (
 )
 from whence.views.content.picture import scale_of_patches
 from whence.views.terminal.layout import Token, Tokens, facts_table, grid_lines
+from whence.views.terminal.pictures import Colourful, bar_of, pictures_abreast
 from whence.views.text import largest, printable, writing
 
 
@@ -49,9 +52,23 @@ def _parts(a: Attribution) -> Iterator[Any]:
             own = (text if label == "scale" else f"{label} {text}" for label, text in row_facts(a, row))
             yield Text(" · ".join(own), style="dim")
         if grids:
-            yield from grid_lines(a.input, grids[row][1], scale_of_patches(a.input, a.scores, a.signed))
+            yield Colourful(partial(_picture, a, row), partial(_shades, a, grids[row][1]))
             yield Text()
         yield from _texts(a, scores, [i for i in others if visible[row, i]], scale)
+
+
+def _picture(a: Attribution, row: int, width: int) -> Iterator[Any]:
+    """The photo beside the same photo under the scores, the bar of colours, and the strongest patches."""
+    overlay = over_picture(a)[row]
+    yield from pictures_abreast([(overlay.canvas.name, overlay.canvas.picture), ("scores", overlay.image)], width)
+    yield from () if overlay.scale.flat else (bar_of(overlay, width),)
+    *_, strongest = _shades(a, pictures(a)[row][1])
+    yield strongest
+
+
+def _shades(a: Attribution, grid: np.ndarray) -> Iterator[Any]:
+    """One row of scores on the patch grid, in shades."""
+    yield from grid_lines(a.input, grid, scale_of_patches(a.input, a.scores, a.signed))
 
 
 def _texts(a: Attribution, scores: np.ndarray, indices: list[int], scale: float) -> Iterator[Any]:

@@ -131,26 +131,43 @@ def make_metrics() -> None:
 
 
 def make_gallery() -> None:
-    """One figure of every kind of result."""
-    s, v, d = _subject("sst2"), _subject("photos"), _subject("dates")
+    """A figure of every kind of result, and the kinds of figures that a result has."""
+    s, v = _subject("sst2"), _subject("photos")
     ladybug, reviews = whence.zoo.samples()["ladybug.png"], whence.zoo.samples()["reviews.tsv"]
-    results = {
-        "attribution": whence.explain(s, SENTENCE, "leave_one_out", "positive").words(),
-        "comparison": whence.compare(s, SENTENCE, ["leave_one_out", "lrp", "gae", "attention"], "positive"),
-        "generated": whence.explain(d, "3 March 2014", "gae"),
-        "heads": whence.attention_maps(s, SENTENCE).view(layer=3, all_heads=True),
-        "picture": whence.explain(v, ladybug, "attnlrp"),
-        "grid": whence.PictureGrid(tuple(whence.compare(v, [ladybug], list(DRAWN))), ("ladybug",)),
-        "board": whence.evaluate(s, reviews, list(JUDGED), ["auac"], limit=16),
-        "conservation": whence.conservation(s, SENTENCE, "lrp", "positive"),
-        "audit": whence.audit(s, reviews, ["agreement", "permutation", "uniform"], limit=6),
-        "concept": whence.concept(_subject("textures"), ["striped", "red"], "striped"),
-        "units": whence.maximize(_subject("textures"), ["striped", "dotted", "mlp:2:17"]),
+    a = whence.explain(s, SENTENCE, "integrated_gradients", "positive").words()
+    c = whence.compare(s, SENTENCE, list(JUDGED), "positive")
+    maps = whence.attention_maps(s, SENTENCE)
+    figures: dict[str, tuple[Any, str | None]] = {
+        "bars.svg": (a, "bars"),
+        "waterfall.svg": (a, "waterfall"),
+        "force.svg": (a, "force"),
+        "comparison.svg": (c, "text"),
+        "agreement.svg": (c, "agreement"),
+        "generated.svg": (whence.explain(_subject("dates"), "3 March 2014", "gae"), "matrix"),
+        "heads.svg": (maps.view(layer=3, head=5), "heads"),
+        "model.png": (maps, "model"),
+        "grid.jpg": (whence.PictureGrid(tuple(whence.compare(v, [ladybug], list(DRAWN))), ("ladybug",)), None),
+        "board.svg": (whence.evaluate(s, reviews, list(JUDGED), ["auac"], limit=16), None),
+        "conservation.svg": (whence.conservation(s, SENTENCE, "lrp", "positive"), None),
+        "audit.svg": (whence.audit(s, reviews, ["agreement", "permutation", "uniform"], limit=6), None),
+        "concept.svg": (whence.concept(_subject("textures"), ["striped", "red"], "striped"), None),
+        "units.png": (whence.maximize(_subject("textures"), ["striped", "dotted", "mlp:2:17"]), None),
     }
-    for name, result in results.items():
-        result.write(
-            KEPT / f"gallery-{name}.svg" if name not in ("picture", "grid", "units") else KEPT / f"gallery-{name}.png"
-        )
+    for name, (result, kind) in figures.items():
+        _draw(result, kind, KEPT / f"gallery-{name}")
+
+
+def _draw(result: Any, kind: str | None, file: Path) -> None:
+    """Write the figure of a result; as JPEG, which results do not write themselves, where it holds photos."""
+    if file.suffix != ".jpg":
+        result.write(file, kind=kind)
+        return
+    from PIL import Image
+
+    drawn = file.with_suffix(".png")
+    result.write(drawn, kind=kind)
+    Image.open(drawn).convert("RGB").save(file, quality=85)
+    drawn.unlink()
 
 
 MAKERS = {"methods": make_methods, "metrics": make_metrics, "gallery": make_gallery}

@@ -55,8 +55,8 @@ def sst2(data: Path | None, limit: int) -> list[Any]:
 
 def imdb(data: Path | None, limit: int) -> list[Any]:
     """Reviews of both labels in turn, in the order of IMDB's test file, cut to their first tokens."""
-    lines = (_folder(data) / "imdb" / "test.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
+    with (_folder(data) / "imdb" / "test.jsonl").open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
     by_label = [[row["text"] for row in rows if int(row["label"]) == label] for label in (0, 1)]
     names, subject = ("negative", "positive"), whence.load("sst2")
     pairs = [(text, label) for pair in zip(*by_label, strict=False) for text, label in zip(pair, names, strict=True)]

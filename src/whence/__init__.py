@@ -23,6 +23,8 @@ _PUBLIC = {
     "audit_names": "api",
     "concept": "api",
     "maximize": "api",
+    "load_result": "core.results",
+    "report": "core.reports",
     "list_methods": "api",
     "list_metrics": "api",
     "list_experiments": "api",
@@ -41,6 +43,7 @@ _PUBLIC = {
     "Input": "core.inputs",
     "Maximisation": "core.maximisations",
     "PictureGrid": "core.picture_grids",
+    "Report": "core.reports",
     "NameAudit": "core.name_audits",
     "Score": "core.scoreboards",
     "Scoreboard": "core.scoreboards",
@@ -74,7 +77,8 @@ if TYPE_CHECKING:
     from whence.core.picture_grids import PictureGrid
     from whence.core.registry import Explained, experiment, method, metric
     from whence.core.relevance_balance import Conservation
-    from whence.core.results import Attribution, Comparison
+    from whence.core.reports import Report, report
+    from whence.core.results import Attribution, Comparison, load_result
     from whence.core.scoreboards import Arbitration, Score, Scoreboard
     from whence.core.sensitivities import Sensitivity
     from whence.model.loading import load, wrap
@@ -93,6 +97,7 @@ __all__ = [
     "Maximisation",
     "NameAudit",
     "PictureGrid",
+    "Report",
     "Score",
     "Scoreboard",
     "Sensitivity",
@@ -113,9 +118,11 @@ __all__ = [
     "list_metrics",
     "list_models",
     "load",
+    "load_result",
     "maximize",
     "method",
     "metric",
+    "report",
     "score",
     "wrap",
 ]

@@ -141,6 +141,14 @@ def test_html_and_words(bert: str, subject: whence.Subject, tmp_path: Path) -> N
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == expected.to_html()
 
 
+def test_sentences(bert: str, subject: whence.Subject) -> None:
+    text = "the house was warm. two dogs are playing."
+    shown = done("explain", text, "-m", bert, "--method", "gradient", "--sentences")
+    assert shown.rstrip() == str(whence.explain(subject, text, "gradient").sentences()).rstrip()
+    assert "the house was warm.  two dogs are playing." in shown
+    assert "--words and --sentences exclude" in refused(2, "explain", text, "-m", bert, "--words", "--sentences")
+
+
 def test_two_arguments_and_a_json_object_name_the_same_parts(bert: str) -> None:
     parts = {"text": "two dogs are playing", "pair": "the house was warm"}
     pair = done("explain", *parts.values(), "-m", bert, "--method", "gradient")

@@ -30,7 +30,7 @@ from whence.model import masked_runs
 from whence.model.masked_runs import MaskedRuns
 from whence.views import colours
 from whence.views.content import scoreboard as content
-from whence.views.pages import scoreboard as views
+from whence.views.pages import charts
 
 METHODS = ["random", "gae", "attention(layer=0)"]
 METRICS = ["auac", "comprehensiveness(mask='unknown')"]
@@ -435,13 +435,13 @@ def polylines(page: str) -> dict[str, np.ndarray]:
 def test_a_curve_is_a_line_from_end_to_end() -> None:
     board = drawn_board()
     lines = polylines(board.to_html())
-    left, right, bottom = views.LEFT, views.WIDE - views.RIGHT, views.HIGH - views.BOTTOM
+    left, right, bottom = charts.LEFT, charts.WIDE - charts.RIGHT, charts.HIGH - charts.BOTTOM
     assert set(lines) == set(board.methods)
     for number, method in enumerate(board.methods):
         assert len(lines[method]) == 21
         np.testing.assert_allclose(lines[method][[0, -1], 0], [left, right])
         rise = lines[method][0, 1] - lines[method][-1, 1]  # y grows downwards
-        assert rise == pytest.approx((bottom - views.TOP) / 1.08 / (1 + number), abs=0.2)  # 4 % of room at both ends
+        assert rise == pytest.approx((bottom - charts.TOP) / 1.08 / (1 + number), abs=0.2)  # 4 % of room at both ends
 
 
 def test_a_curve_is_cut_where_it_ends() -> None:
@@ -455,7 +455,7 @@ def test_a_curve_is_cut_where_it_ends() -> None:
     lines = polylines(page)
     assert "nan" not in page
     assert [len(lines[method]) for method in board.methods] == [19, 11, 19]
-    assert lines["method_0"][-1, 0] == views.WIDE - views.RIGHT  # the axis ends with the longest
+    assert lines["method_0"][-1, 0] == charts.WIDE - charts.RIGHT  # the axis ends with the longest
 
 
 @pytest.mark.parametrize("curves", [None, np.full((3, 2, 21), np.nan)])
@@ -490,7 +490,7 @@ def test_names_are_escaped() -> None:
     evil = "<script>alert(1)</script>\"'&"
     board = drawn_board(methods=("a", evil, "random"), metrics=(evil, "auac"), model=evil, hidden=(evil, evil))
     parsed = Page(board.to_html())
-    assert "script" not in {tag for tag, _ in parsed.elements}
+    assert [tag for tag, _ in parsed.elements].count("script") == 1  # the one that all pages share
     assert evil in polylines(board.to_html()) and evil in "".join(parsed.texts)
     odd = drawn_board(methods=("[/red]", "\x1b[31m", "random"), model="[bold]")
     assert "[/red]" in str(odd) and "\x1b" not in str(odd) + odd.to_html() and "[bold]" in str(odd)

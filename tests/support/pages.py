@@ -1,6 +1,12 @@
 """Reads the pages that views write."""
 
+import base64
+import io
+import re
 from html.parser import HTMLParser
+
+import numpy as np
+from PIL import Image
 
 
 class Page(HTMLParser):
@@ -31,3 +37,31 @@ class Page(HTMLParser):
 
     def find(self, tag: str, kind: str = "") -> list[dict[str, str]]:
         return [given for name, given in self.elements if name == tag and kind in [*given.get("class", "").split(), ""]]
+
+    def pictures(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Every photo under scores: the photo, and what one sees of it (height, width, 3)."""
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        photo, seen = None, False
+        for tag, given in self.elements:
+            source = re.search(r"--photo:url\((.*?)\)", given.get("style", ""))
+            if source:
+                photo = pixels(source[1])[..., :3]
+            elif tag == "figure":
+                seen = given.get("class") == "scored"
+                found += [(photo, photo.astype(float))] if seen else []
+            elif tag == "img" and seen:
+                found[-1] = (photo, _covered(found[-1][1], pixels(given["src"])))
+        return [(photo, np.round(shown).astype(np.uint8)) for photo, shown in found]
+
+
+def pixels(uri: str) -> np.ndarray:
+    """The picture of a data URI, (height, width, 4)."""
+    with Image.open(io.BytesIO(base64.b64decode(uri.partition("base64,")[2]))) as image:
+        return np.asarray(image.convert("RGBA"))
+
+
+def _covered(ground: np.ndarray, layer: np.ndarray) -> np.ndarray:
+    """What one sees of a picture under a layer, which is stretched over it."""
+    stretched = np.asarray(Image.fromarray(layer).resize(ground.shape[1::-1], Image.Resampling.NEAREST), dtype=float)
+    opacity = stretched[..., 3:] / 255
+    return ground * (1 - opacity) + stretched[..., :3] * opacity

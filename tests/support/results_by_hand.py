@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 
 from whence.core.attention_maps import AttentionMaps
+from whence.core.audits import Audit, Finding, Quantity
 from whence.core.inputs import Input, Target
+from whence.core.maximisations import Maximisation
 from whence.core.name_audits import GroupTest, NameAudit
 from whence.core.picture_grids import PictureGrid
 from whence.core.relevance_balance import Conservation, ModuleRelevance
 from whence.core.results import Attribution, Comparison, Result
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
+from whence.core.sensitivities import Sensitivity
 
 POSITIVE = Target("logit", 1, "positive")
 
@@ -204,6 +207,61 @@ def names_example(**changes: Any) -> NameAudit:
     return NameAudit(**given | changes)
 
 
+def audit_example(*grades: str, examples: int = 3) -> Audit:
+    """A finding for every grade, with one number."""
+    found = [
+        Finding(f"test{n}", "Why?", "So.", grade, (Quantity("change", "", np.linspace(0, 1, examples)),))
+        for n, grade in enumerate(grades)
+    ]
+    names = ("a",) * examples
+    return Audit(tuple(found), "sst2", names, names, ("",) * examples, np.arange(examples))
+
+
+def sensitivity_example(
+    p: float = 0.01, randoms: int = 500, accuracy: float = 0.9, derivative: float = 1.0
+) -> Sensitivity:
+    """Two concepts at two layers; the second concept is one that probes cannot tell apart."""
+    shape, rng = (2, 2), np.random.default_rng(6)
+    accuracies = np.full((*shape, 3), accuracy)
+    accuracies[1] = 0.5
+    return Sensitivity(
+        concepts=("striped", "red"),
+        layers=("0", "1"),
+        target=Target("logit", 1, "tiger"),
+        scores=np.full((*shape, 3), 0.9),
+        intervals=np.tile([0.8, 1.0], (*shape, 1)),
+        derivatives=np.full((*shape, 4), derivative),
+        projections=rng.normal(size=(*shape, 4)),
+        accuracies=accuracies,
+        random_derivatives=rng.normal(size=(*shape, randoms)),
+        random_accuracies=np.full((*shape, randoms), 0.5),
+        p=np.full(shape, p),
+        corrected=np.full(shape, p),
+        directions=(np.ones((2, 4)),) * 2,
+        examples=("a", "b", "c", "d"),
+        probe="difference",
+        at="deciding",
+    )
+
+
+def units_example(
+    start: list, free: list, real: list, excited: list | None = None, made: Any = "a text"
+) -> Maximisation:
+    """Units whose search ended so far from its start."""
+    count = len(start)
+    return Maximisation(
+        targets=tuple(Target("logit", n, f"class {n}") for n in range(count)),
+        made=(made,) * count,
+        free=np.array(free),
+        real=np.array(real),
+        start=np.array(start),
+        curves=np.stack([np.linspace(a, b, 5) for a, b in zip(start, free, strict=True)]),
+        examples=() if excited is None else (("x", "y"),) * count,
+        excited=None if excited is None else np.array(excited),
+        model="tiny",
+    )
+
+
 def every_result() -> dict[str, Result]:
     """One result of every type, and the kinds of inputs that are drawn differently."""
     generated, picture = generated_example(), picture_example(text="a moon")
@@ -229,4 +287,8 @@ def every_result() -> dict[str, Result]:
         "arbitration": arbitration_example(),
         "arbitration of several": arbitration_example(4),
         "names": names_example(),
+        "audit": audit_example("explains", "does not", "cannot tell"),
+        "concepts": sensitivity_example(),
+        "units": units_example([1.0, 2.0], [9.0, 3.0], [8.0, 2.5], [[4.0, 2.0], [3.0, 2.0]]),
+        "a picture of a unit": units_example([1.0], [9.0], [8.0], made=np.zeros((8, 8, 3), np.uint8)),
     }

@@ -31,7 +31,6 @@ from whence.core import display
 from whence.core.inputs import Input
 from whence.core.results import Attribution, Comparison
 from whence.views import colours
-from whence.views.content.agreement import agreement
 from whence.views.figures.flow import inches, lines_of
 from whence.views.figures.forces import steps_of
 from whence.views.figures.heads import kept
@@ -210,7 +209,7 @@ def test_agreement_is_kendalls_tau_of_what_both_methods_score() -> None:
     swapped = replace(a, method="swapped", scores=np.array([0.0, 2, 1, 3, 4, 0]))
     size = replace(turned, method="size", base=None, residual=None)
     flat = replace(a, method="flat", scores=np.ones(6))
-    found = agreement(Comparison((a, turned, swapped, size, flat)))
+    found = Comparison((a, turned, swapped, size, flat)).agreement()
     np.testing.assert_allclose(found[0], [1, -1, 4 / 6, 1, np.nan])
     with pytest.raises(ValueError, match="agreement is that of several methods"):
         Comparison((a,)).plot("agreement")

@@ -9,7 +9,7 @@ from PIL import Image
 
 import whence
 from families import subject_of
-from pages import Page
+from pages import Page, pixels
 from results_by_hand import attributed, encoded, maps_example, picture_example, special, text_example
 from whence.core.geometry import on_box
 from whence.core.looks import Look
@@ -241,10 +241,38 @@ def test_pages_put_the_patches_over_what_the_model_saw() -> None:
     assert "the smallest area with 50%" in " ".join(page.texts)
 
 
-def test_a_heavy_picture_is_kept_as_jpeg() -> None:
+def test_a_heavy_picture_is_kept_as_jpeg_and_sent_once() -> None:
     a = attributed(pictured(900, 600), np.arange(5.0))
-    sources = [given["src"] for given in Page(a.to_html()).find("img")]
-    assert all(source.startswith("data:image/jpeg;base64,") for source in sources) and len(sources) == 2
+    page = Comparison((a, replace(a, method="attention"))).to_html()
+    assert page.count("url(data:image/jpeg;base64,") == 1 and len(Page(page).find("figure", "scored")) == 2
+
+
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("look", [Look(), Look(contour=0.5, patches=True), Look(clip=70)])
+def test_a_page_shows_what_a_figure_shows(signed: bool, look: Look) -> None:
+    """The layers over the photo come to the picture that figures draw, but for rounding to so many levels."""
+    x = pictured(448, 336, box=(40.0, 0.0, 448.0, 336.0), grid=(3, 4))
+    x = replace(x, raw=np.full((336, 448, 3), (200, 120, 40), dtype=np.uint8))
+    scores = RNG.normal(size=13) if signed else RNG.uniform(size=13)
+    scores[5] = np.nan
+    a = attributed(x, scores, **({} if signed else {"base": None, "residual": None}))
+    [over] = over_picture(a, look)
+    given = {"clip": look.clip, "contour": look.contour, "patches": look.patches}
+    [(photo, shown)] = Page(a.to_html(**{name: value for name, value in given.items() if value})).pictures()
+    np.testing.assert_array_equal(photo, x.raw)
+    line = np.ones(shown.shape[:2], bool) if over.inside is None else np.ptp(shown, axis=-1) > 0  # but the line
+    assert np.abs(shown[line].astype(int) - over.image[line]).max() <= 3
+
+
+def test_the_layer_of_a_large_photo_weighs_little() -> None:
+    a = attributed(pictured(2000, 1400, grid=(24, 24)), RNG.normal(size=577))
+    [layer] = [given["src"] for given in Page(a.to_html()).find("img", "layer")]
+    assert len(layer) < 120_000 and max(pixels(layer).shape) <= 512
+
+
+def test_scores_that_are_all_the_same_have_no_layer() -> None:
+    a = attributed(pictured(600, 450), np.zeros(5))
+    assert not Page(a.to_html()).find("img")
 
 
 # --- options --------------------------------------------------------------------------------------------------------

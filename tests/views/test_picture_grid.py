@@ -36,7 +36,7 @@ def test_what_is_predicted_stands_below_a_picture() -> None:
 
 def test_a_page_has_every_cell_and_tells_scores() -> None:
     page = Page(grid_example().to_html(clip=95))
-    assert len(page.find("img")) == 2 * 3 and len(page.find("div", "cells")) == 4
+    assert len(page.find("div", "photo")) == 2 * 3 and len(page.find("div", "cells")) == len(page.pictures()) == 4
     assert {"a.png", "b.png", "attention"} <= {text.strip() for text in page.texts}
     assert "percentile 95" in " ".join(page.texts)
 

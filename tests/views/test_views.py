@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from PIL import Image
 from rich.console import Console
 
 from pages import Page
@@ -272,7 +271,7 @@ def test_an_image_without_a_grid_is_shown_as_a_list():
 def test_a_grid_without_its_picture_is_still_shown():
     a = picture_example(image=None)
     assert "strongest" in str(a)
-    photo, shown = (_png(given["src"]) for given in Page(a.to_html()).find("img"))
+    [(photo, shown)] = Page(a.to_html()).pictures()
     assert (photo == 255).all() and not (shown == 255).all()
 
 
@@ -312,7 +311,7 @@ def test_a_page_is_well_formed_and_needs_nothing_else(example):
     assert html.escape(page) in result._repr_html_()
     parsed = Page(page)
     assert [tag for tag, _ in parsed.elements if tag in ("script", "link", "iframe", "object")] == ["script"]
-    assert not re.search(r"https?:|@import|url\(", page.replace("http://www.w3.org/2000/svg", ""))
+    assert not re.search(r"https?:|@import|url\((?!data:image/)", page.replace("http://www.w3.org/2000/svg", ""))
     script = page.split("<script>")[1].split("</script>")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = [given["content"] for given in parsed.find("meta") if "http-equiv" in given]
@@ -357,19 +356,17 @@ def test_a_page_can_be_written_whatever_the_text():
 
 def test_tokens_tell_their_score_and_colour():
     page = Page(text_example(scores=SIGNED).to_html())
-    assert [given["title"] for given in page.find("span") if "title" in given] == [
-        "0",
-        "0.5",
-        "1",
-        "-1",
-        "-0.25",
-        "0.125",
-    ]
-    styles = [given.get("style") for given in page.find("b")]
-    assert styles[0] is None
-    assert styles[2] == f"background:rgba({BLUE[0]},{BLUE[1]},{BLUE[2]},0.650)"
-    assert styles[3] == f"background:rgba({RED[0]},{RED[1]},{RED[2]},0.650)"
-    assert len(page.find("span", "special")) == 2
+    tokens = [given for given in page.find("span") if "title" in given]
+    pieces, words = tokens[:6], tokens[6:]
+    assert [given["title"] for given in pieces] == ["0", "0.5", "1", "-1", "-0.25", "0.125"]
+    assert [given["title"] for given in words] == ["0", "0.5", "0", "-0.25", "0.125"]
+    shares = [given.get("style") for given in pieces]
+    assert shares == [None, "--s:0.5", "--s:1", "--s:-1", "--s:-0.25", "--s:0.125"]
+    assert [given.get("style") for given in words] == [None, "--s:1", None, "--s:-0.5", "--s:0.25"]
+    assert len(page.find("span", "special")) == 4
+    style = text_example().to_html().partition("</style>")[0]
+    assert f"rgb({' '.join(map(str, BLUE))} / calc(var(--s) * {colours.OPACITY:.2g}))".replace("0.65", ".65") in style
+    assert f"rgb({' '.join(map(str, RED))} / calc(var(--s) * -{colours.OPACITY:.2g}))".replace("0.65", ".65") in style
 
 
 @pytest.mark.parametrize(
@@ -377,7 +374,7 @@ def test_tokens_tell_their_score_and_colour():
 )
 def test_texts_run_in_their_own_direction(text, direction):
     page = Page(attributed(encoded(pieces(text), {"text": text})).to_html())
-    assert [given["dir"] for given in page.find("p", "tokens")] == [direction]
+    assert {given["dir"] for given in page.find("div", "tokens")} == {direction}
     assert all(given["dir"] == "auto" for given in page.find("b"))
 
 
@@ -387,9 +384,11 @@ def test_generated_text_is_a_table_that_marks_what_was_hidden():
     assert len(page.find("th", "name")) == len(a.scores)
     assert len(page.find("th", "column")) == len(a.features)
     assert len(page.find("td", "hidden")) == (~a.visible).sum()
-    titles = [given["title"] for given in page.find("td") if "→" in given.get("title", "")]
-    assert len(titles) == a.visible.sum()
-    assert titles[0] == f"the → Pari: {a.scores[0, 0]:.4g}"
+    shares = [
+        float(given["style"].removeprefix("--s:")) for given in page.find("td") if "--s:" in given.get("style", "")
+    ]
+    np.testing.assert_allclose(shares, a.scores[a.visible] / np.abs(a.scores).max(), rtol=0.01)
+    assert [given["data-row"] for given in page.find("span") if "data-row" in given] == ["0", "1", "2"]
     assert "could not be seen" in " ".join(page.texts)
 
 
@@ -397,9 +396,8 @@ def test_a_picture_is_shown_with_its_scores_over_it():
     a = picture_example(rows=2, columns=2)
     a = replace(a, scores=np.array([9.0, 1.0, 0.0, 0.0, -1.0]))
     page = Page(a.to_html())
-    shown = [_png(given["src"]) for given in page.find("img")]
+    [shown] = page.pictures()
     np.testing.assert_array_equal(shown[0][18::37, 18::37], a.input.image)  # enlarged, each pixel to a square
-    assert shown[1].shape == shown[0].shape
     top, bottom = shown[1][0, 0].astype(int), shown[1][-1, -1].astype(int)
     assert top[2] > top[0] + 50  # blue: for
     assert bottom[0] > bottom[2] + 50  # red: against
@@ -411,15 +409,10 @@ def test_a_picture_is_shown_with_its_scores_over_it():
 def test_patches_whose_scores_are_not_finite_are_grey():
     a = picture_example()
     broken = replace(a, scores=np.array([0.0, np.inf, np.nan, 0.0, -np.inf, 0.0, 1.0]))
-    photo, shown = (_png(given["src"]).astype(int) for given in Page(broken.to_html()).find("img"))
+    [(photo, shown)] = Page(broken.to_html()).pictures()
     greyer = np.ptp(shown, axis=-1) < np.ptp(photo, axis=-1)
     assert greyer[:148, :296].mean() > 0.9 and greyer[148:, :148].mean() > 0.9
     np.testing.assert_array_equal(shown[:70, 300:], photo[:70, 300:])  # the neighbour of a broken patch scores 0
-
-
-def _png(uri: str) -> np.ndarray:
-    with Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/png;base64,")))) as opened:
-        return np.asarray(opened)
 
 
 # --- comparisons ----------------------------------------------------------------------------------------------------
@@ -451,8 +444,9 @@ def test_every_column_of_a_comparison_is_coloured_on_its_own_scale():
     shown = backgrounds(c)
     assert shown["+1.00"] == shown["+1000"] == BLUE
     page = Page(c.to_html())
-    strongest = [given["title"] for given in page.find("td") if ",0.650)" in given.get("style", "")]
-    assert strongest == ["1", "1000", "-1", "-1000"]
+    assert len([1 for given in page.find("b") if given.get("style") in ("--s:1", "--s:-1")]) == 4
+    cells = " ".join(given.get("style", "none") for given in page.find("td"))
+    assert "--s:1 --s:1 --s:-1 --s:-1" in cells
 
 
 def test_a_method_that_gave_only_zeros_is_named_in_a_comparison():
@@ -476,7 +470,7 @@ def test_generated_text_and_pictures_are_compared_too():
     assert [line for line in tables.splitlines() if line[1:3] == ". "] == ["1. Pari", "2. ##s", "3. !"]
     c = Comparison((b, replace(b, method="attention")))
     assert str(c).count("strongest") == 2
-    assert len(Page(c.to_html()).find("img")) == 3
+    assert len(Page(c.to_html()).find("div", "photo")) == 3
 
 
 # --- figures --------------------------------------------------------------------------------------------------------

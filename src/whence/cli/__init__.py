@@ -2,10 +2,21 @@
 
 `program` holds `main` and the class of commands; `arguments` and `output` hold what commands share. The commands
 stand in modules by group: explaining, looking (attention, conservation), conceiving (concept, maximize), measuring,
-auditing, listing. Importing such a module registers its commands, in the order of the help page.
+auditing, reporting, serving, listing. Importing such a module registers its commands, in the order of the help page.
 """
 
-from whence.cli import explaining, looking, conceiving, measuring, auditing, listing  # isort: skip
+from whence.cli import explaining, looking, conceiving, measuring, auditing, reporting, serving, listing  # isort: skip
 from whence.cli.program import app, main
 
-__all__ = ["app", "auditing", "conceiving", "explaining", "listing", "looking", "main", "measuring"]
+__all__ = [
+    "app",
+    "auditing",
+    "conceiving",
+    "explaining",
+    "listing",
+    "looking",
+    "main",
+    "measuring",
+    "reporting",
+    "serving",
+]

@@ -62,6 +62,7 @@ COMPARE = "Set several methods beside each other, on one input and one target."
 SPEC = "A name, or name(option=value); [cyan]whence methods[/cyan] lists them. To compare, repeat it or use commas."
 Method = Annotated[list[str] | None, typer.Option("--method", metavar="SPEC", help=SPEC)]
 Words = Annotated[bool, typer.Option("--words", help="Merge pieces into words.")]
+Sentences = Annotated[bool, typer.Option("--sentences", help="Merge pieces into sentences.")]
 Values = Annotated[bool, typer.Option("--values", help="On a terminal: the table of scores instead of coloured text.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON: a line per result, as --save writes it.")]
 
@@ -85,6 +86,7 @@ def _explain_or_compare(
     method: Method = None,
     target: Target = None,
     words: Words = False,
+    sentences: Sentences = False,
     values: Values = False,
     as_json: Json = False,
     save: Save = None,
@@ -102,6 +104,8 @@ def _explain_or_compare(
     single = ctx.info_name == "explain"
     files = files_for("Attribution" if single else "Comparison", save, html, csv)
     drawn = look(clip, contour, patches, files)
+    if words and sentences:
+        raise Misuse("--words and --sentences exclude each other; leave one of them out")
     kind = figure_kind(figure, "Attribution" if single else "Comparison", files)
     specs = specs_of(*(method or ()))
     if method and not specs:
@@ -113,15 +117,20 @@ def _explain_or_compare(
     settings = {"seed": seed, "batch_size": batch_size, "truncate": truncate, "progress": show_progress}
     explained = run(subject, raws, target=target_of(subject, target), **settings)
     results = explained if isinstance(explained, list) else [explained]
-    if words and single:
-        results = [attribution.words() for attribution in results]
-    elif words:
-        results = [whence.Comparison(tuple(a.words() for a in comparison)) for comparison in results]
+    if words or sentences:
+        results = [_merged(result, "words" if words else "sentences") for result in results]
     if not single and more and len(results) > 1:
         results = [whence.PictureGrid(tuple(results), tuple(str(getattr(raw, "name", raw)) for raw in raws))]
     as_table = values and not single
     show = print_json if as_json else partial(print_result, kind="values") if as_table else None
     give(results, files, show, drawn, kind)
+
+
+def _merged(result: Any, into: str) -> Any:
+    """An attribution, or every attribution of a comparison, over words or sentences."""
+    if isinstance(result, whence.Comparison):
+        return whence.Comparison(tuple(_merged(a, into) for a in result))
+    return getattr(result, into)()
 
 
 def split_arguments(args: Sequence[str], takes_value: dict[str, bool]) -> tuple[list[str], list[tuple[str, str]]]:

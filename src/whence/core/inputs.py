@@ -1,4 +1,4 @@
-"""One encoded example, the scalar that is explained, and how pieces are grouped into words."""
+"""One encoded example, the scalar that is explained, and how pieces are grouped into words and sentences."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from whence.core.sentences import sentence_spans
 from whence.core.storage import Storable
 
 
@@ -152,13 +153,57 @@ def word_starts(x: Input) -> np.ndarray:
     return np.array([i for i in range(len(x.features)) if i == 0 or not continues(i)], dtype=np.int64)
 
 
-def merged_words(x: Input, starts: np.ndarray) -> Input:
-    """The input with words as features, which begin at the features `starts`; the model's tensors stay as they are."""
-    merged = [_word(x, first, last) for first, last in zip(starts, [*starts[1:], len(x.features)], strict=True)]
+def sentence_starts(x: Input) -> np.ndarray:
+    """The number of the first feature of every sentence; special tokens, and features of no text, count as one each.
+
+    A special token inside a sentence parts it; sentences never reach over two texts or streams.
+    """
+    sentences = _sentence_numbers(x)
+
+    def continues(i: int) -> bool:
+        """Whether feature i belongs to the sentence of the feature before."""
+        if sentences[i] < 0 or sentences[i - 1] < 0:
+            return False
+        return (x.streams[i], x.parts[i], sentences[i]) == (x.streams[i - 1], x.parts[i - 1], sentences[i - 1])
+
+    return np.array([i for i in range(len(x.features)) if i == 0 or not continues(i)], dtype=np.int64)
+
+
+def _sentence_numbers(x: Input) -> np.ndarray:
+    """(feature,) The number of the sentence of its text that a feature stands in, -1 for none."""
+    numbers = np.full(len(x.features), -1)
+    for stream, part in dict.fromkeys(zip(x.streams, x.parts, strict=True)):
+        members = [i for i in range(len(x.features)) if (x.streams[i], x.parts[i]) == (stream, part)]
+        members = [i for i in members if not x.special[i] and (x.words[i] >= 0 or x.offsets[i, 0] >= 0)]
+        text, places = _written(x, members, x.texts.get(part))
+        starts = [start for start, _ in sentence_spans(text)]
+        numbers[members] = np.maximum(np.searchsorted(starts, places, side="right") - 1, 0)
+    return numbers
+
+
+def _written(x: Input, members: list[int], text: str | None) -> tuple[str, list[int]]:
+    """The text of these features and where each begins in it; of their names, where the text is not known."""
+    places: list[int] = []
+    if text is not None and (x.offsets[members, 0] >= 0).all():
+        for start, end in x.offsets[members].tolist():
+            piece = text[start:end]
+            places.append(start + len(piece) - len(piece.lstrip()) if piece.strip() else start)
+        return text, places
+    joined = ""
+    for i, before in zip(members, [*members[:1], *members], strict=False):
+        joined += " " if x.words[i] != x.words[before] else ""
+        places.append(len(joined))
+        joined += x.features[i]
+    return joined, places
+
+
+def merged(x: Input, starts: np.ndarray) -> Input:
+    """The input with words or sentences as features, which begin at the features `starts`; tensors stay as they are."""
+    whole = [_whole(x, first, last) for first, last in zip(starts, [*starts[1:], len(x.features)], strict=True)]
     return replace(
         x,
-        features=tuple(name for name, _ in merged),
-        offsets=np.array([span for _, span in merged]),
+        features=tuple(name for name, _ in whole),
+        offsets=np.array([span for _, span in whole]),
         streams=tuple(x.streams[i] for i in starts),
         parts=tuple(x.parts[i] for i in starts),
         special=x.special[starts],
@@ -168,13 +213,13 @@ def merged_words(x: Input, starts: np.ndarray) -> Input:
     )
 
 
-def _word(x: Input, first: int, end: int) -> tuple[str, tuple[int, int]]:
+def _whole(x: Input, first: int, end: int) -> tuple[str, tuple[int, int]]:
     """The original text of the features first..end-1, without spaces around it, and its offsets."""
     start, stop = int(x.offsets[first, 0]), int(x.offsets[end - 1, 1])
-    if x.words[first] < 0:
+    if end - first == 1 and x.words[first] < 0:
         return x.features[first], (start, stop)
     if start < 0 or x.parts[first] not in x.texts:
-        return "".join(x.features[first:end]), (start, stop)
+        return _written(x, list(range(first, end)), None)[0], (start, stop)
     text = x.texts[x.parts[first]][start:stop]
     if text.strip():
         start += len(text) - len(text.lstrip())

@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from whence.core import display, geometry, shap_export
-from whence.core.inputs import Input, Target, check_axis, merged_words, word_starts
+from whence.core import display, extensions, geometry, shap_export
+from whence.core.agreement import rank_agreement
+from whence.core.inputs import Input, Target, check_axis, merged, sentence_starts, word_starts
 from whence.core.looks import look_of
 from whence.core.storage import VERSION, Storable, floats, read_only
-from whence.core.wording import in_one_line
+from whence.core.wording import in_one_line, shown
 
 S = TypeVar("S", bound="Result")
 
@@ -35,15 +36,16 @@ class Result(Storable):
 
     @classmethod
     def load(cls: type[S], path: str | PathLike[str]) -> S:
-        """Read what `save` wrote; needs no model and no torch."""
-        expected = f"expected a file written by {cls.__name__}.save, but {str(path)!r}"
+        """Read what `save` wrote; needs no model and no torch. `Result.load` reads results of any type."""
+        wanted = "a result that was saved" if cls is Result else f"a file written by {cls.__name__}.save"
+        expected = f"expected {wanted}, but {shown(str(path))}"
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except (ValueError, RecursionError):
             raise ValueError(f"{expected} is not JSON") from None
         if not isinstance(content, dict) or content.get("format") != "whence":
             raise ValueError(f"{expected} is other JSON")
-        if content.get("$record") != cls.__name__:
+        if cls is not Result and content.get("$record") != cls.__name__:
             raise ValueError(f"{expected} holds a {content.get('$record')}; load it with that class")
         if content.get("version") != VERSION:
             raise ValueError(f"{expected} has format version {content.get('version')}, this whence reads {VERSION}")
@@ -84,6 +86,17 @@ class Result(Storable):
     def to_frame(self) -> Any:
         """A pandas DataFrame with the rows that a CSV file would have."""
         return display.frame(self)
+
+
+def load_result(path: str | PathLike[str]) -> Result:
+    """Read a saved result of any type; needs no model and no torch.
+
+    Types that are defined outside of this package are known once their module is imported.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"expected a result that was saved, but there is no file {shown(str(path))}")
+    extensions.load("view")  # which import all types of the package
+    return Result.load(path)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,23 +179,30 @@ class Attribution(Result):
 
     def words(self, reduce: str = "sum") -> Attribution:
         """Scores of whole words: the pieces' sum, max or mean (hidden pieces left out of max and mean)."""
+        return self._merged("words", word_starts(self.input), reduce)
+
+    def sentences(self, reduce: str = "sum") -> Attribution:
+        """Scores of sentences, as `words` makes them of words; `core/sentences.py` says where a sentence ends."""
+        return self._merged("sentences", sentence_starts(self.input), reduce)
+
+    def _merged(self, kind: str, starts: np.ndarray, reduce: str) -> Attribution:
         if reduce not in ("sum", "max", "mean"):
             raise ValueError(f"reduce must be 'sum', 'max' or 'mean', got {reduce!r}")
-        starts = word_starts(self.input)
         visible = np.logical_or.reduceat(self.visible, starts, axis=-1)
         if reduce == "max":
             seen = np.where(self.visible, self.scores, -np.inf)
             scores = np.where(visible, np.maximum.reduceat(seen, starts, axis=-1), 0).astype(self.scores.dtype)
         else:
-            scores = np.add.reduceat(self.scores, starts, axis=-1)
+            with np.errstate(invalid="ignore", over="ignore"):  # a sum of scores that are not finite is not, either
+                scores = np.add.reduceat(self.scores, starts, axis=-1)
         if reduce == "mean":
             count = np.add.reduceat(self.visible.astype(self.scores.dtype), starts, axis=-1)
             scores = scores / np.maximum(count, 1)
-        note = f"pieces merged into words by {reduce}"
+        note = f"pieces merged into {kind} by {reduce}"
         return replace(
             self,
             scores=scores,
-            input=merged_words(self.input, starts),
+            input=merged(self.input, starts),
             visible=visible,
             residual=self.residual if reduce == "sum" else None,
             notes=self.notes if note in self.notes else (*self.notes, note),
@@ -233,3 +253,12 @@ class Comparison(Result):
             if attribution.method == key:
                 return attribution
         raise KeyError(f"no attribution by {key!r} here, only by {', '.join(a.method for a in self.attributions)}")
+
+    def agreement(self) -> np.ndarray:
+        """(method, method) How alike two methods rank the features: Kendall's tau-b, special tokens left out.
+
+        Of generated text the mean over its rows; by sizes where one of the two has no signs; NaN where not defined.
+        """
+        shape = (-1, len(self[0].features))
+        seen = np.logical_and.reduce([a.visible for a in self]) & ~self[0].special
+        return rank_agreement([a.scores.reshape(shape) for a in self], [a.signed for a in self], seen.reshape(shape))

@@ -27,9 +27,12 @@ def bootstrap(values: np.ndarray, seed: int = 0, draws: int = 1000) -> tuple[flo
 
 
 def sign_flips(differences: np.ndarray, seed: int = 0, draws: int = 2000) -> float:
-    """Two-sided p-value of a mean paired difference: how often random signs give one as large; NaN without pairs."""
+    """Two-sided p-value of a mean paired difference: how often random signs give one as large.
+
+    It is NaN without pairs, or where one of the differences is infinite.
+    """
     known = differences[~np.isnan(differences)]
-    if not len(known):
+    if not len(known) or not np.isfinite(known).all():
         return float("nan")
     if not known.any():
         return 1.0

@@ -144,7 +144,9 @@ def _decode(value: Any) -> Any:
     if "$array" in value:
         return _decode_array(value)
     if "$record" in value:
-        cls: Any = _classes[value["$record"]]
+        cls: Any = _classes.get(value["$record"])
+        if cls is None:
+            raise ValueError(f"no type {value['$record']!r} is known here")
         names = {item.name for item in fields(cls)} & value.keys()
         record = cls(**{name: _decode(value[name]) for name in names})
         for name, annotation in _types(cls).items():

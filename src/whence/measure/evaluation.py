@@ -10,12 +10,13 @@ import numpy as np
 
 from whence.core import registry
 from whence.core.inputs import Input, Target
+from whence.core.results import Comparison
 from whence.core.scoreboards import Scoreboard
 from whence.core.statistics import means_of
 from whence.measure.datasets import as_target, read
 from whence.measure.local_engine import run_plan
 from whence.measure.metric_protocol import Case
-from whence.measure.metric_runs import Measure, not_judged
+from whence.measure.metric_runs import Measure, MetricRuns, cases_of, check_model, not_judged
 from whence.measure.metrics.faithfulness import CHANCE
 from whence.measure.metrics.pictures import localisation
 from whence.measure.plans import (
@@ -23,10 +24,12 @@ from whence.measure.plans import (
     encode_examples,
     fitted_metrics,
     hidden_by_each,
+    measured,
     specs_of,
     weights_digest,
 )
 from whence.measure.rationales import marks
+from whence.model.masked_runs import MaskedRuns
 from whence.model.subject import Subject
 from whence.model.target_specs import resolve
 from whence.model.targets import names_class
@@ -79,6 +82,35 @@ def evaluated(
             *_chance(subject, measures, encoded.items, truths),
         ),
         axes=tuple(_axes(subject, encoded.first, record, options, target) for record, options in measures),
+    )
+
+
+def board_of(
+    subject: Subject, comparison: Comparison, metrics: Sequence[str], seconds: Sequence[float], seed: int = 0
+) -> Scoreboard:
+    """Explanations of one input that exist already, by metrics: a Scoreboard of one example, with its curves.
+
+    `seconds` is what each of the explanations took.
+    """
+    first, methods = comparison[0], tuple(attribution.method for attribution in comparison)
+    measures = fitted_metrics(subject, first.input, metrics)
+    cases = [[cases_of(subject, attribution, None, seed)] for attribution in comparison]
+    runs = MetricRuns(MaskedRuns(subject))
+    check_model(runs.engine, [case for [rows] in cases for case in rows])
+    found = measured(runs, specs_of(measures), cases, (1, 1))
+    target = first.target[0] if isinstance(first.target, tuple) else first.target
+    return Scoreboard(
+        methods=methods,
+        metrics=specs_of(measures),
+        better=tuple(record.better for record, _ in measures),
+        values=found.values[..., 0],
+        seconds=np.array(seconds, float)[:, None],
+        model=subject.name,
+        seed=seed,
+        hidden=hidden_by_each(subject, first.input, specs_of(measures)),
+        curves=found.mean_curves(),
+        notes=not_judged(measures, methods),
+        axes=tuple(_axes(subject, first.input, record, options, target) for record, options in measures),
     )
 
 

@@ -242,14 +242,14 @@ def run_chunk(
         for by_method, (example, target) in zip(attributions, questions, strict=True)
     ]
     shape = (len(chunk), len(examples[0].targets))
-    result = _measured(metrics, plan.metrics, [list(of_method) for of_method in zip(*cases, strict=True)], shape)
+    result = measured(metrics, plan.metrics, [list(of_method) for of_method in zip(*cases, strict=True)], shape)
     if not plan.keep:
         return result
     chosen = _chosen(result.values, plan)
     numbers = chosen.ravel()
     kept = [by_method[number] for by_method, number in zip(attributions, numbers, strict=True)]
     kept_cases = [by_method[number] for by_method, number in zip(cases, numbers, strict=True)]
-    judged = _measured(metrics, plan.judges, [kept_cases], shape).values[0] if plan.judges else None
+    judged = measured(metrics, plan.judges, [kept_cases], shape).values[0] if plan.judges else None
     return replace(result, chosen=chosen, explanations=tuple(kept), judged=judged)
 
 
@@ -273,7 +273,7 @@ def _cases(subject: Subject, a: Attribution, example: Example, target: Any, seed
     return cases_of(subject, a, example.truth, seed, function=function, checked=True)
 
 
-def _measured(
+def measured(
     metrics: MetricRuns, specs: Sequence[str], cases: list[list[list[Case]]], shape: tuple[int, int]
 ) -> Measurements:
     """Values and curves of cases [method][question][row].

@@ -8,6 +8,8 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
+from whence.core import stopping
+
 MOST = 2**31 - 1  # that scipy can count to
 Step = tuple[np.ndarray, slice, slice]  # weights (query, key), and the features that the queries and keys are
 
@@ -68,5 +70,6 @@ class Graph:
         """The greatest flow from a node to each input token: (feature,)."""
         flows = np.zeros(self.size)
         for token in self.real:
+            stopping.check()
             flows[token] = maximum_flow(graph, source, int(token)).flow_value / self.scale
         return flows

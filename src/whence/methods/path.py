@@ -53,7 +53,7 @@ def smoothgrad(
     Integrated gradients take 16 steps from the default baseline. Only means of sums of the latter two have a sign.
     """
     x = subject.trace(batch, target).states[at]
-    draws = [_noisy(x, batch, generators, noise) for generators in _generators(batch, samples)]
+    draws = (_noisy(x, batch, generators, noise) for generators in _generators(batch, samples))  # one at a time
     total: Streams = {}
     squares: Streams = {}
     for point in draws:

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from whence.core import stopping
 from whence.core.wording import first_sentence
 from whence.model.batching import Batch
 from whence.model.self_changes import SelfChanges
-from whence.model.watching import Site, states_at
+from whence.model.watching import Site, hooked, states_at
 
 Changes = Mapping[Site, Callable[[Tensor], Tensor]]
 GONE = -1e4  # the logit of an answer at a token that was deleted, or that only padding stands for: its p is 0
@@ -58,7 +59,8 @@ class Forward:
         if self._generates:
             arguments["use_cache"] = False
         order = PatchesInOrder()
-        with self.misfits(tensors), contextlib.nullcontext() if self._shuffles is False else order:
+        in_order = contextlib.nullcontext() if self._shuffles is False else order
+        with stoppable_modules(self.model), self.misfits(tensors), in_order:
             outputs = self.model(*first, **arguments)
         if self._shuffles is None:
             self._shuffles = order.used
@@ -139,6 +141,14 @@ class Forward:
         with states_at(self.model, watch, changes) as states:
             outputs = self.outputs(tensors)
         return self.decision(outputs, batch), {**states, **inputs}
+
+
+def stoppable_modules(module: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """A scope in which work that may be stopped is asked about at every call of a module's parts."""
+    if not stopping.may_stop():
+        return contextlib.nullcontext()
+    stopping.check()
+    return hooked(module.named_modules(), before=lambda *call: stopping.check())
 
 
 def _of_an_operation(error: Exception) -> bool:

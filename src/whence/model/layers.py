@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.model.batching import Batch
+from whence.model.forward import stoppable_modules
 from whence.model.loan import attention_path, lent
 from whence.model.passes import Trace
 from whence.model.subject import Subject
@@ -65,7 +66,9 @@ class Layer:
         args, kwargs = _copied(self.given, self.wider, copies)
         model, self_changes = self.subject.model, self.subject.self_changes
         tap = Tap(model, copies * examples, edit=edit)
-        with lent(model), attention_path(model, "eager"), self_changes.undone(self.changes), torch.no_grad(), tap:
+        stoppable = stoppable_modules(self.module)
+        as_called = self_changes.undone(self.changes)
+        with lent(model), attention_path(model, "eager"), as_called, torch.no_grad(), tap, stoppable:
             return self.states(self.module(*args, **kwargs))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whence.core import stopping
 from whence.core.inputs import Input, Target
 from whence.model.batching import MAX_TOKENS, Batch, ids_of
 from whence.model.discovery import At
@@ -202,6 +203,7 @@ class MaskedRuns:
                 logits_suffice = all(of_logits(aim.targets[row]) for aim in aims)
                 order.append([])
                 for key, make in self._variants(item, ask, aims[0].targets[row]):
+                    stopping.check()
                     order[-1].append(key)
                     if all((key, target) in known.values for target in wanted) and (not logits or key in known.logits):
                         continue

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from whence.core.inputs import Input, Target, merged_words, word_starts
+from whence.core.inputs import Input, Target, merged, word_starts
 
 ANSWERS = ("start", "end", "span")  # what of an answer is explained: its first token, its last token, or both
 OUTSIDE = ("o", "outside")  # labels, in small letters, of words that are part of nothing
@@ -163,7 +163,7 @@ def words(item: Input) -> list[str]:
     """For every token the word that begins there; the token itself inside of a word."""
     names = [name.strip() or name for name in item.features]
     starts = word_starts(item)
-    for number, word in zip(starts, merged_words(replace(item, decides=()), starts).features, strict=True):
+    for number, word in zip(starts, merged(replace(item, decides=()), starts).features, strict=True):
         names[number] = word.strip() or word
     return names
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -57,3 +57,9 @@ def right_to_left(text: str) -> bool:
     """Whether the first letter with a direction runs from right to left."""
     directions = (unicodedata.bidirectional(c) for c in text)
     return next((d != "L" for d in directions if d in ("L", "R", "AL")), False)
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """Names in a sentence: `a, b and c`; where there are more than `most`, the rest is counted."""
+    shown = list(names) if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} others"]
+    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))

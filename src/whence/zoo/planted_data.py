@@ -50,6 +50,17 @@ def label(words: Sequence[str]) -> str | None:
     return LABELS[LABELS.index(POLARITY[words[cue]]) ^ flipped]
 
 
+def truth(words: Sequence[str]) -> np.ndarray | None:
+    """The features that decide, (feature,) with [CLS] and [SEP]; None for words without a cue, or with several."""
+    cues = [place for place, word in enumerate(words) if word in POLARITY]
+    if len(cues) != 1:
+        return None
+    marks = np.zeros(len(words) + 2, bool)
+    marks[cues[0] + 1] = True
+    marks[cues[0]] = cues[0] > 0 and words[cues[0] - 1] in NEGATORS
+    return marks
+
+
 def _example(random: Random) -> Example:
     """A sentence of clauses, the first cut at random, with a cue before a noun and up to two negators elsewhere."""
     start = random.randrange(len(_CLAUSE))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from whence.core.scoreboards import Arbitration, Score
-from whence.core.statistics import bootstrap
+from whence.core.statistics import bootstrap, sign_flips
 from whence.core.wording import counted
-from whence.views.content.scoreboard import Row
+from whence.views.content.scoreboard import CLOSE, Row, reading_of
+from whence.views.text import listed, number, printable
 
 LISTED = 5  # candidates that are listed
 
@@ -24,6 +27,51 @@ def verdict(found: Arbitration) -> str:
         f"{int((counts > 0).sum())} of them, most often {often} ({counts.max()} of {counts.sum()}). "
         f"One for all would be {found.spec}."
     )
+
+
+def reading(found: Arbitration) -> str:
+    """What was chosen, what ties with it, and what metrics that did not choose say."""
+    first, *rest = groups(found)
+    said = [verdict(found)]
+    others = [name for name in first.names if name != found.spec]
+    if np.isnan(first.mean):
+        said.append(f"{found.metric} is not defined on these examples, so the choice means nothing.")
+    elif others:
+        said.append(f"Tied with {found.spec} ({number(first.mean)}): {listed(others)}; the first given was taken.")
+    close = [name for group in rest for name, p in zip(group.names, group.p, strict=True) if p > CLOSE]
+    if close:
+        told = f"not told apart from {found.spec} (paired test, p > {CLOSE})"
+        said.append(f"{listed(close)} {'is' if len(close) == 1 else 'are'} {told}.")
+    held_out = [metric for metric in found.board.metrics if metric != found.metric]
+    said += [f"Judged by a metric that did not choose: {reading_of(found.board, metric)}" for metric in held_out[:2]]
+    return printable(" ".join(said))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Candidates that share a rank: their means are equal, but for rounding."""
+
+    rank: int
+    names: tuple[str, ...]
+    mean: float
+    interval: tuple[float, float] | None  # of the first of them
+    p: tuple[float, ...]  # of each: the paired test against the best; NaN where nothing can be told
+
+
+def groups(found: Arbitration) -> list[Group]:
+    """All candidates by rank, those with equal means together."""
+    values = {name: found.values[number].reshape(-1) for number, name in enumerate(found.candidates)}
+    leader = values[found.spec]
+    made: list[Group] = []
+    for place, (name, mean) in enumerate(found.ranking(), 1):
+        own, last = values[name], made[-1] if made else None
+        several = (~np.isnan(own - leader)).sum() > 1
+        p = sign_flips(leader - own, found.board.seed) if several and place > 1 else float("nan")
+        if last and (np.isclose(mean, last.mean, rtol=1e-9, atol=0) or np.isnan([mean, last.mean]).all()):
+            made[-1] = replace(last, names=(*last.names, name), p=(*last.p, p))
+        else:
+            made.append(Group(place, (name,), mean, bootstrap(own, found.board.seed)[1], (p,)))
+    return made
 
 
 def best(found: Arbitration) -> list[tuple[str, str]]:

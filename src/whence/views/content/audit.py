@@ -47,6 +47,20 @@ def facts(a: Audit) -> Facts:
     return [(label, printable(text)) for label, text in found]
 
 
+def reading(a: Audit) -> str:
+    """The verdict over all experiments, and what each of them found."""
+    told = [f for f in a.findings if f.grade != "cannot tell"]
+    on = f"on {counted(len(a.examples), 'example')}" + (f" of {a.model}" if a.model else "")
+    if not told:
+        return printable(f"No experiment can tell {on} whether attention explains the decisions.")
+    said = ", ".join(f"{f.name} says {f.grade!r}" for f in told)
+    rest = len(a.findings) - len(told)
+    left = f"; {rest} cannot tell" if rest else ""
+    few = " One example is no more than an anecdote." if len(a.examples) == 1 else ""
+    start = GRADES[a.verdict].split(",")[0].capitalize()
+    return printable(f"{start}, as far as these experiments tell {on}: {said}{left}.{few}")
+
+
 def facts_of(finding: Finding) -> Facts:
     """What is said of a finding beside its answer, printable."""
     found = [("attention", finding.attention), ("paper", finding.paper)]

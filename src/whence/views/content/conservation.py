@@ -34,6 +34,33 @@ def facts(c: Conservation) -> Facts:
     return [(label, printable(text)) for label, text in found]
 
 
+def reading(c: Conservation) -> str:
+    """Whether relevance is conserved on its way to the input, by the method and by the usual one beside it."""
+    whole = c.rows[0]
+    if not np.isfinite([whole.relevance_in, whole.bias, whole.leak]).all():
+        return "Some relevance is not finite, so nothing can be said of where it goes."
+    reached = f"{number(whole.relevance_in)} at the input and {number(whole.bias)} at biases"
+    of = f"the {number(whole.relevance_out)} that the logits are given"
+    if np.isclose(whole.relevance_out, c.output, rtol=1e-3, atol=1e-6):
+        of = f"f(x) = {number(c.output)}"
+    share = _lost(whole)
+    if share < NOISE:
+        said = f"{c.method} conserves relevance here: {reached} add up to {of}."
+    else:
+        said = (
+            f"{c.method} does not conserve relevance here: of {of}, {reached}; {number(whole.leak)} leaks on the way."
+        )
+    if c.plain and np.isfinite(c.plain[0].leak):
+        said += f" By {USUAL}, {number(c.plain[0].leak)} leaks."
+    return printable(said)
+
+
+def _lost(row: ModuleRelevance) -> float:
+    """|leak| as a share of all |relevance| at a module."""
+    scale = max(abs(row.relevance_out), abs(row.relevance_in) + abs(row.bias))
+    return abs(row.leak) / scale if scale else 0.0
+
+
 def _account(c: Conservation, rows: Rows) -> str:
     """Where f(x) went."""
     whole = rows[0]
@@ -102,6 +129,23 @@ def boundaries(c: Conservation, rows: Rows) -> Iterator[tuple[str, float]]:
             yield f"into block {label}", row.relevance_in
         yield f"out of block {label}", row.relevance_out
     yield "f(x)", c.output
+
+
+def lines_by_depth(c: Conservation, rows: Rows) -> list[tuple[list[int], list[float]]]:
+    """Totals from the input to the output, by the numbers of `places`; streams side by side have a line each."""
+    totals = dict(boundaries(c, rows))
+    order = {name: number for number, name in enumerate(places(c))}
+    streams: dict[str, list[str]] = defaultdict(list)
+    for label in blocks(rows):
+        streams[label.rpartition(" ")[0]].append(f"out of block {label}")
+    lines = [list(totals)] if len(streams) < 2 else [["input"], *streams.values(), ["f(x)"]]
+    kept = [[name for name in line if name in order and np.isfinite(totals[name])] for line in lines]
+    return [([order[name] for name in line], [totals[name] for name in line]) for line in kept if line]
+
+
+def places(c: Conservation) -> list[str]:
+    """The places of `boundaries`, from the input to the output."""
+    return [name for name, _ in boundaries(c, c.rows)]
 
 
 def blocks(rows: Rows) -> dict[str, ModuleRelevance]:

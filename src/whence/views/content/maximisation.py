@@ -9,7 +9,7 @@ import numpy as np
 
 from whence.core.maximisations import Maximisation
 from whence.views.content.attribution import Facts
-from whence.views.text import number, printable
+from whence.views.text import listed, number, printable
 
 MARKS = "▁▂▃▄▅▆▇█"
 HEADS = ("unit", "at the start", "free", "real", "best example", "on the way")
@@ -32,6 +32,37 @@ class Row:
         """The row as `HEADS` name it."""
         best = number(self.examples[0][1]) if self.examples else "-"
         return self.name, number(self.start), number(self.free), number(self.real), best, sparks(self.curve)
+
+
+def reading(m: Maximisation) -> str:
+    """How far what was made excites its unit, beside the start of the search and the given examples."""
+    thing = "picture" if _pictures(m) else "text"
+    known = [row for row in rows(m) if np.isfinite([row.start, row.real]).all()]
+    if not known:
+        return "The targets are not finite, so nothing can be said of what was made."
+    if len(m.targets) == 1:
+        row = known[0]
+        how = "raises" if row.real > row.start else "does not raise"
+        said = (
+            f"The {thing} that was made {how} the {row.name}: {number(row.start)} at the start, {number(row.real)} now."
+        )
+    else:
+        risen = sum(row.real > row.start for row in known)
+        said = (
+            f"{risen} of {len(m.targets)} {thing}s that were made excite their unit more than the start of the search."
+        )
+    shown = [row for row in known if row.examples]
+    above = sum(row.real > row.examples[0][1] for row in shown)
+    if shown and len(m.targets) == 1:
+        best = number(shown[0].examples[0][1])
+        said += f" The strongest of the given examples reaches {best}."
+    elif shown:
+        said += f" {above} of {len(shown)} excite it more than any of the given examples."
+    lost = [row for row in known if row.free > row.start and row.real - row.start < 0.5 * (row.free - row.start)]
+    if lost:
+        units = listed([row.name for row in lost])
+        said += f" Turning what was searched into a {thing} lost more than half of the gain of {units}."
+    return said
 
 
 def facts(m: Maximisation) -> Facts:

@@ -28,6 +28,13 @@ class NameRow:
     pieces: float
 
 
+def reading(found: NameAudit) -> str:
+    """What was found, as a sentence."""
+    if not np.isfinite(found.outputs).all():
+        return "Some outputs are not finite, so nothing can be said of how far names move the decision."
+    return printable(f"{found.answer[:1].upper()}{found.answer[1:]}.")
+
+
 def facts(found: NameAudit) -> Facts:
     """What every medium says before it shows rows, printable."""
     said = [

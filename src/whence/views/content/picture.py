@@ -159,6 +159,7 @@ class Overlay:
     broken: np.ndarray  # (height, width) bool: scores that are not finite
     scale: Scale
     share: float | None = None  # of the mass that the contour holds
+    smooth: bool = True  # values are interpolated between the centres of patches
 
     @cached_property
     def image(self) -> np.ndarray:
@@ -214,7 +215,9 @@ def overlays(
         kept = np.where(finite, cells, 0.0 if signed else scale.low)  # so that a broken score spoils no neighbour
         values, seen = on_box(kept, height, width, ground.box, not look.patches)
         broken = on_box(~finite, height, width, ground.box, smooth=False)[0] & seen
-        found.append(Overlay(ground, np.where(seen & ~broken, values, np.nan), broken, scale, look.contour))
+        found.append(
+            Overlay(ground, np.where(seen & ~broken, values, np.nan), broken, scale, look.contour, not look.patches)
+        )
     return found
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from whence.core.geometry import patches
 from whence.core.inputs import Target
 from whence.core.looks import Look
 from whence.core.picture_grids import PictureGrid
 from whence.core.results import Comparison
-from whence.views.content.attribution import SIZES
+from whence.core.wording import counted
+from whence.views.content.attribution import SIZES, shown
 from whence.views.content.picture import UNSEEN, canvas
 from whence.views.text import number, printable
 
@@ -25,6 +27,29 @@ def output(c: Comparison) -> str:
     target = c[0].target
     kind = f"{target.kind.replace('_', '-')} " if isinstance(target, Target) and target.predicted else "f(x) "
     return printable(f"{kind}{number(float(c[0].output))}")
+
+
+def reading(grid: PictureGrid) -> str:
+    """What one sees, in words: on how many pictures the methods agree where the strongest patch is."""
+    seen = "Colour lies the denser over a photo the stronger a patch's score is"
+    if len(grid.methods) == 1:
+        return f"{seen}."
+    agreed = sum(_agree(c) for c in grid)
+    where = f"on {agreed or 'none'} of {counted(len(grid), 'picture')}" if len(grid) > 1 else "here" if agreed else ""
+    told = f"all {len(grid.methods)} methods give the highest score to the same patch {where}"
+    alone = f"the {len(grid.methods)} methods give the highest score to different patches"
+    return f"{seen}; {told if where else alone}. Sizes cannot be compared between cells, places can."
+
+
+def _agree(c: Comparison) -> bool:
+    """Whether all methods share a patch with their highest score; where all scores are the same there is none."""
+    shared: set[int] | None = None
+    for a in map(shown, c):
+        scores = np.where(np.isfinite(a.scores), a.scores, -np.inf)[patches(a.input)]
+        told = np.isfinite(scores).any() and (scores != scores[0]).any()
+        own = set(np.flatnonzero(scores == scores.max()).tolist()) if told else set()
+        shared = own if shared is None else shared & own
+    return bool(shared)
 
 
 def said(grid: PictureGrid, look: Look | None = None) -> list[str]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from whence.core.scoreboards import Score
 from whence.views.content.attribution import Facts
+from whence.views.content.scoreboard import score_reading
 from whence.views.text import printable
 
 
@@ -15,6 +16,12 @@ def line(score: Score) -> str:
     examples = "" if score.values is None else f", {_defined(score.values)} example{'s' * (score.values.size != 1)}"
     hidden = score.hidden and f", hidden by {score.hidden}"
     return printable(f"{score.metric} = {score.value:.4g}{interval} ({score.better} is better{examples}{hidden})")
+
+
+def reading(score: Score) -> str:
+    """What the score says, and what it does not say by itself."""
+    said = score_reading(score, printable(score.metric))
+    return said if np.isnan(score.value) else f"{said} By itself it says little: set random scores beside it."
 
 
 def facts(score: Score) -> Facts:

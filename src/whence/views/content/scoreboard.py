@@ -11,12 +11,13 @@ import numpy as np
 from whence.core.scoreboards import Score, Scoreboard
 from whence.core.wording import counted
 from whence.views.colours import METHODS, OTHER_METHODS
-from whence.views.text import largest, printable, weight
+from whence.views.text import largest, listed, number, printable, weight
 
 ARROWS = {"higher": "\u2191", "lower": "\u2193"}
 BEST = "\u2605"  # a star
 CLOSE = 0.05  # a p above it: not told apart from the best
 FEW = 6  # methods in colour, of each metric
+SPOKEN = 3  # metrics of which a reading speaks one by one, and methods that it names otherwise
 LARGEST = 1e300  # number at the end of a bar
 
 
@@ -35,11 +36,12 @@ class Row:
     score: Score
     best: bool = False
     p: float | None = None  # against the best; None for the best itself and where nothing can be told
+    tied: bool = False  # the mean is that of the best, but for rounding
 
     @property
     def star(self) -> str:
-        """What marks the best, and what is not told apart from the best."""
-        if self.best:
+        """What marks the best, what ties with it, and what is not told apart from it."""
+        if self.best or self.tied:
             return BEST
         return "*" if self.p is not None and self.p > CLOSE else ""
 
@@ -58,6 +60,8 @@ class Row:
     @property
     def against_best(self) -> str:
         """How sure the difference to the best is, in words."""
+        if self.tied:
+            return "tied"
         if self.p is None:
             return "best" if self.best else ""
         return "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}{self.star}"
@@ -90,11 +94,13 @@ def facts_line(board: Scoreboard) -> str:
 def rows(board: Scoreboard, metric: str) -> list[Row]:
     """All methods by one metric."""
     leader, found = board.best(metric), []
+    best_mean = board.score(leader, metric).value
     for method in board.methods:
         score = board.score(method, metric)
         told = method != leader and score.interval is not None
         best = method == leader and bool(np.isfinite(score.value)) and len(board.methods) > 1
-        found.append(Row(method, score, best, board.p_value(method, metric) if told else None))
+        tied = method != leader and bool(np.isclose(score.value, best_mean, rtol=1e-9, atol=0))
+        found.append(Row(method, score, best, board.p_value(method, metric) if told else None, tied))
     return found
 
 
@@ -136,6 +142,74 @@ def note(board: Scoreboard) -> str:
     return f"Means with 95 % intervals{told}.{counts}"
 
 
+def reading(board: Scoreboard) -> str:
+    """What the board says, in a sentence or two per metric; of many metrics, who leads how often."""
+    if len(board.metrics) <= SPOKEN or len(board.methods) == 1:
+        return " ".join(reading_of(board, metric) for metric in board.metrics[:SPOKEN])
+    groups = [leaders(rows(board, metric)) for metric in board.metrics]
+    often = {m: sum(m in (row.method for row in group) for group in groups) for m in board.methods}
+    first = sorted((m for m in often if often[m]), key=lambda m: -often[m])[:SPOKEN]
+    if not first:
+        return f"None of {len(groups)} metrics is defined on these examples."
+    told = ", ".join(f"{printable(method)} {often[method]}" for method in first)
+    count = board.values.shape[-1]
+    said = "has the best value" if count == 1 else f"is the best or not told apart from it (paired test, p > {CLOSE})"
+    on = "on one example" if count == 1 else f"on {count} examples"
+    return f"By how many of {len(groups)} metrics a method {said} {on}: {told}."
+
+
+def leaders(found: Sequence[Row]) -> list[Row]:
+    """The best, and the methods that are as good or not told apart from it; none where no value is defined."""
+    first = next((row for row in found if row.best), None)
+    if first is None:
+        return []
+    close = [row for row in found if not row.best and row.star]
+    return [first, *sorted(close, key=lambda row: abs(row.score.value - first.score.value))]
+
+
+def reading_of(board: Scoreboard, metric: str) -> str:
+    """Which methods lead by one metric, as far as the examples tell them apart."""
+    found, name = rows(board, metric), printable(metric)
+    if len(found) == 1:
+        return score_reading(found[0].score, f"{name} of {printable(found[0].method)}")
+    group = leaders(found)
+    if not group:
+        return f"{name} is not defined on these examples, or not finite."
+    best, *close = group
+    known = int(np.isfinite(board.values[board.methods.index(best.method), board.metrics.index(metric)]).sum())
+    by, names = f"By {name} on {counted(known, 'example')}", [printable(row.method) for row in close]
+    if known == 1:
+        equal = [printable(row.method) for row in close if row.tied]
+        first = listed([printable(best.method), *equal])
+        return f"{by}, {first} {'are tied for the best' if equal else 'is best'}; one example allows no test."
+    untold = [row for row in found if not row.best and (row.p is None or np.isnan(row.p)) and row not in close]
+    first = f"{by}, {printable(best.method)} is best"
+    rest = f"; {listed([printable(row.method) for row in untold])} could not be compared with it" if untold else ""
+    if not close:
+        told = f" and told apart from all {'the ' if untold else ''}others" if len(found) > len(untold) + 1 else ""
+        return f"{first}{told}{rest}."
+    are = "is" if len(close) == 1 else "are"
+    told = f"{listed(names)} {are} not told apart from it (paired test, p > {CLOSE})"
+    chance = " So these examples do not show that any method beats random scores." * any(
+        _is_random(row.method) for row in group
+    )
+    return f"{first}; {told}{rest}.{chance}"
+
+
+def score_reading(score: Score, name: str) -> str:
+    """A mean with its interval, in a sentence."""
+    known = None if score.values is None else int((~np.isnan(score.values)).sum())
+    if np.isnan(score.value):
+        return f"{name} is not defined on these examples."
+    on = "" if known is None else f" on {counted(known, 'example')}"
+    if score.interval is None:
+        why = "; one example allows no interval" if known == 1 else ""
+        return f"{name} is {number(score.value)}{on}{why} ({score.better} is better)."
+    low, high = score.interval
+    held = f"{number(low)} to {number(high)} is the 95 % interval of the mean"
+    return f"{name} is {number(score.value)}{on}; {held} ({score.better} is better)."
+
+
 def metric_facts(board: Scoreboard, metric: int) -> str:
     """Direction, what hides features, and for how many examples the metric is defined where not for all."""
     found = [f"{board.better[metric]} is better"]
@@ -153,9 +227,9 @@ def styles(by_metric: Iterable[Sequence[Row]]) -> dict[str, Style]:
     metrics = list(by_metric)
     found = {row.method: Style() for row in metrics[0]}
     found |= {row.method: Style("currentColor", 1.6, (2, 3), "dotted") for row in metrics[0] if _is_random(row.method)}
-    for number, method in enumerate(dict.fromkeys(row.method for own in metrics for row in _in_colour(own))):
-        colour = METHODS[number % len(METHODS)]
-        dashed = number // len(METHODS) % 2
+    for place, method in enumerate(dict.fromkeys(row.method for own in metrics for row in _in_colour(own))):
+        colour = METHODS[place % len(METHODS)]
+        dashed = place // len(METHODS) % 2
         found[method] = Style(colour, 2.2, (7, 3), "dashed") if dashed else Style(colour, 2.2)
     return found
 

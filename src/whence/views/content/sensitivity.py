@@ -10,7 +10,7 @@ import numpy as np
 from whence.core.sensitivities import VERDICTS, Sensitivity
 from whence.core.wording import counted
 from whence.views.content.attribution import Facts
-from whence.views.text import number, printable
+from whence.views.text import listed, number, printable
 
 READ = {"deciding": "at the tokens that the output reads", "mean": "as the mean of all tokens", "flat": "all tokens"}
 TESTS = {
@@ -43,6 +43,32 @@ class Row:
             *(f"{self.derivative:+.3g}", "-" if np.isnan(self.effect) else f"{self.effect:+.1f}"),
             *(f"{self.accuracy:.2f}", f"{self.p:.3f}", self.verdict),
         )
+
+
+def reading(s: Sensitivity) -> str:
+    """Which concepts speak for or against the target, and of which nothing is said."""
+    target, found = printable(str(s.target)), list(rows(s))
+    speaking: list[str] = []
+    groups: dict[str, list[str]] = {"none": [], "withheld": []}
+    for concept in dict.fromkeys(row.concept for row in found):
+        own = [row for row in found if row.concept == concept]
+        for verdict in ("for", "against"):
+            layers = [row.layer for row in own if row.verdict == verdict]
+            if layers:
+                where = f"layer{'s' * (len(layers) > 1)} {listed(layers, 8)}"
+                speaking.append(f"{concept} speaks {verdict} the {target} at {where}")
+        if not any(row.verdict in ("for", "against") for row in own):
+            groups["none" if any(row.verdict == "none" for row in own) else "withheld"].append(concept)
+    said = [f"{'; '.join(speaking)}." if speaking else f"No concept speaks for or against the {target} beyond chance."]
+    randoms = s.random_derivatives.shape[-1]
+    if s.test == "rank" and len(found) / (randoms + 1) > s.level:  # the smallest p that there can be
+        said = [f"With {counted(randoms, 'random concept')}, none of {len(found)} tests could be significant."]
+    elif groups["none"]:
+        said.append(f"{listed(groups['none'])}: no more than random concepts do.")
+    if groups["withheld"]:
+        them = "it" if len(groups["withheld"]) == 1 else "them"
+        said.append(f"Of {listed(groups['withheld'])} nothing is said, since the probes cannot tell {them} apart.")
+    return " ".join(said)
 
 
 def facts(s: Sensitivity) -> Facts:

@@ -11,7 +11,6 @@ from whence.core import display
 from whence.core.looks import Look
 from whence.core.results import Comparison
 from whence.views.colours import AGAINST, FOR, colour_map
-from whence.views.content.agreement import agreement
 from whence.views.content.attribution import off_picture, only_special_beside_picture, pictures, row_names
 from whence.views.content.comparison import facts, shown, unsigned
 from whence.views.figures.attribution import beside_picture, panels
@@ -97,7 +96,7 @@ def agreement_matrix(c: Comparison, *, width: Millimetres = 85) -> Any:
     c = shown(c)
     if len(c) < 2:
         raise ValueError("agreement is that of several methods, and one was compared; draw 'bars' or 'text'")
-    taus, names = agreement(c), [f"{tick(a.method)}  {n}" for n, a in enumerate(c, 1)]
+    taus, names = c.agreement(), [f"{tick(a.method)}  {n}" for n, a in enumerate(c, 1)]
     head = ["Kendall's tau-b of scores, special tokens left out (of sizes, where a method has no sign)"]
     head = [line for text in [*heading_of_comparison(c), *head] for line in wrapped_to(text, width / INCH - 0.1, 8)]
     drawn = new_figure(width / INCH, 0.24 * len(c) + 0.35 + 0.15 * len(head))

@@ -1,8 +1,10 @@
-"""An Attribution as a page: its facts, the picture under its scores, tokens or a matrix of generated rows."""
+"""An Attribution as a page: a sentence, the picture under its scores, tokens of every level, or generated text."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from whence.core import display
 from whence.core.looks import Look
@@ -15,12 +17,16 @@ from whence.views.content.attribution import (
     row_names,
     row_targets,
     sections,
-    several_texts,
     shown,
 )
+from whence.views.content.reading import leads_to_output, reading
+from whence.views.content.steps import steps
+from whence.views.content.tokens import share, texts
 from whence.views.pages import layout
-from whence.views.pages.layout import Part, cell, rendered
-from whence.views.text import largest, number, printable, right_to_left, writing
+from whence.views.pages.layout import Part, rendered
+from whence.views.text import largest, number, printable, signed, writing
+
+QUIET = 40  # tokens from which numbers below them would break up the text
 
 
 @display.fragment.register(Attribution)
@@ -31,16 +37,20 @@ def fragment(a: Attribution, look: Look | None = None) -> str:
 
 def part(a: Attribution, look: Look | None = None) -> Part:
     """The part of a page that shows an attribution."""
-    a = shown(a)
+    levels, a = _levels(a) if a.scores.ndim == 1 else [], shown(a)
     scale, others, grids = largest(a.scores), off_picture(a), pictures(a)
     over = zip(grids, over_picture(a, look), strict=True)
+    told = facts(a)
     given = {
-        "facts": facts(a),
+        "lead": reading(_read(a, dict(levels))),
+        "warnings": [text for label, text in told if label == "warning"],
+        "facts": [fact for fact in told if fact[0] != "warning"],
         "signed": a.signed,
         "pictures": layout.pictures(a.input, [(name or "scores", grid, overlay) for (name, grid), overlay in over])
         if grids
         else None,
-        "texts": _texts(a, others, scale) if a.scores.ndim == 1 else [],
+        "levels": [_level(name, shown(own), leads_to_output(a)) for name, own in levels] if others else [],
+        "quiet": len(others) > QUIET,
         "matrix": _matrix(a, others, scale) if a.scores.ndim == 2 else None,
         "limit": number(scale) if scale and others else None,
         "some_hidden": not a.visible.all(),
@@ -48,35 +58,64 @@ def part(a: Attribution, look: Look | None = None) -> Part:
     return Part("attribution.html", given)
 
 
-def _texts(a: Attribution, indices: list[int], scale: float) -> list[dict[str, Any]]:
-    """The tokens of every text, with the text's name where there are several."""
-    several, found = several_texts(a.input), []
-    for label, members in sections(a.input, indices):
-        # A paragraph's dir=auto does not look into children with a direction of their own, so it is decided here.
-        own = "".join(a.features[i] for i in members if not a.special[i])
-        cells = (cell(a.scores[i], scale, writing(a.signed)) for i in members)
-        tokens = [(printable(a.features[i]), bool(a.special[i]), its) for i, its in zip(members, cells, strict=True)]
-        name = printable(label) if several else ""
-        found.append({"name": name, "direction": "rtl" if right_to_left(own) else "ltr", "tokens": tokens})
+def _read(a: Attribution, levels: dict[str, Attribution]) -> Attribution:
+    """What a sentence reads best from: whole words, where their sums are finite."""
+    words = shown(levels.get("words", a))
+    return words if np.isfinite(words.scores).all() else a
+
+
+def _levels(a: Attribution) -> list[tuple[str, Attribution]]:
+    """The attribution as it is, over words and over sentences, where these differ and there are several."""
+    found = [("pieces", a)]
+    for name, merged in (("words", a.words()), ("sentences", a.sentences())):
+        if len(merged.features) < len(found[-1][1].features):
+            if name == "words" or (~merged.special[off_picture(merged)]).sum() > 1:
+                found.append((name, merged))
+        elif name == "words":
+            found = [("words", a)]
     return found
+
+
+def _level(name: str, a: Attribution, leads: bool) -> dict[str, Any]:
+    """What the template is given of the tokens of one level, and of the steps from base to f(x)."""
+    scale = largest(a.scores)
+    own = texts(a.input, off_picture(a), a.scores, scale, a.signed)
+    limit = number(scale) if scale else ""
+    return {"name": name, "texts": own, "limit": limit, "steps": _steps(a) if leads and scale else []}
+
+
+def _steps(a: Attribution) -> list[dict[str, str]]:
+    """The steps of a waterfall, in percent of the way between the lowest and the highest point."""
+    found = steps(a)
+    points = [point for step in found for point in (step.start, step.end)]
+    low, width = min(points), (max(points) - min(points)) or 1.0
+    scale = max(map(abs, points))
+    rows = []
+    for step in found:
+        left, right = sorted((step.start, step.end))
+        write = number(step.value) if step.kind in ("base", "output") else signed(step.value, scale)
+        place = f"left:{(left - low) / width:.2%};width:{(right - left) / width:.2%}"
+        rows.append({"name": step.name, "kind": step.kind, "place": place, "value": write})
+    return rows
 
 
 def _matrix(a: Attribution, indices: list[int], scale: float) -> dict[str, Any]:
     """Generated tokens as rows, features as columns; the cell of what a row could not see is None."""
-    features = [printable(name) for name in a.features]
     per_row = {"f(x)": a.output, "base": a.base, "residual": a.residual}
     per_row = {name: values for name, values in per_row.items() if values is not None}
-    rows = []
+    write, rows = writing(a.signed), []
     for row, (name, target) in enumerate(zip(row_names(a), row_targets(a), strict=True)):
-        cells = [
-            cell(a.scores[row, i], scale, writing(a.signed), f"{features[i]} → {name}") if a.visible[row, i] else None
-            for i in indices
-        ]
-        numbers = [number(values[row]) for values in per_row.values()] + [number(largest(a.scores[row]))]
-        rows.append({"name": name, "target": printable(str(target)), "cells": cells, "numbers": numbers})
+        scores = a.scores[row]
+        cells = [(share(scores[i], scale), write(scores[i], scale)) if a.visible[row, i] else None for i in indices]
+        numbers = [number(values[row]) for values in per_row.values()] + [number(largest(scores))]
+        own = {"name": name, "target": printable(str(target)), "cells": cells, "numbers": numbers}
+        rows.append({**own, "reading": reading(a, row)})
+    row_of = {feature: row for row, feature in reversed(list(enumerate(a.input.generated)))}
     return {
+        "texts": texts(a.input, indices),
+        "row_of": row_of,
         "groups": [(printable(label), len(members)) for label, members in sections(a.input, indices)],
-        "columns": [(features[i], bool(a.special[i])) for i in indices],
+        "columns": [(printable(a.features[i]), bool(a.special[i])) for i in indices],
         "number_names": [*per_row, "largest |score|"],
         "rows": rows,
     }

@@ -19,6 +19,7 @@ from whence.views.content.audit import (
     headline,
     interval,
     mean,
+    reading,
     spread,
 )
 from whence.views.content.scoreboard import Style, tick_text, ticks
@@ -34,12 +35,18 @@ WIDE, HIGH, LEFT, TOP, BOTTOM = 420, 240, 46, 22, 42  # of a drawing
 def fragment(a: Audit) -> str:
     """The body of its page."""
     given = {
-        "question": QUESTION,
+        "reading": reading(a),
         "facts": facts(a),
         "colours": COLOURS,
         "findings": [_finding(a, finding) for finding in a.findings],
     }
     return rendered(Part("audit.html", given))
+
+
+@display.title.register(Audit)
+def title(a: Audit) -> str:
+    """The title of its page."""
+    return f"{QUESTION.removesuffix(' here?')} of {printable(a.model)}'s decisions?" if a.model else QUESTION
 
 
 def _finding(a: Audit, finding: Finding) -> dict[str, Any]:

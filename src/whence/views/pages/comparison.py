@@ -1,4 +1,4 @@
-"""A Comparison as a page: its facts, the picture under each method's scores, and a column of scores per method."""
+"""A Comparison as a page: the picture or the text under each method's scores, the scores as a table, who agrees."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import numpy as np
 from whence.core import display
 from whence.core.looks import Look
 from whence.core.results import Comparison
-from whence.views.content.attribution import over_picture, pictures, sections
+from whence.views.content.attribution import of_row, over_picture, pictures, sections
 from whence.views.content.comparison import facts, footer, shown, tables, unsigned
+from whence.views.content.reading import reading_of_comparison
+from whence.views.content.tokens import share, texts
 from whence.views.pages import layout
-from whence.views.pages.layout import Part, cell, rendered
-from whence.views.text import largest, printable, writing
+from whence.views.pages.layout import Part, rendered
+from whence.views.text import largest, number, printable, writing
 
 
 @display.fragment.register(Comparison)
@@ -24,14 +26,18 @@ def fragment(c: Comparison, look: Look | None = None) -> str:
 
 def part(c: Comparison, look: Look | None = None) -> Part:
     """The part of a page that shows a comparison."""
-    c = shown(c)
+    taus, c = c.agreement(), shown(c)
+    told = facts(c)
     given = {
-        "facts": facts(c),
+        "lead": reading_of_comparison(c, taus),
+        "warnings": [text for label, text in told if label == "warning"],
+        "facts": [fact for fact in told if fact[0] != "warning"],
         "signed": any(a.signed for a in c),
         "unsigned": printable(unsigned(c)) if unsigned(c) else "",
         "pictures": _pictures(c, look),
-        "methods": [printable(a.method) for a in c],
         "tables": [_table(c, *table) for table in tables(c)],
+        "agreement": _agreement(c, taus),
+        "rows": c[0].scores.ndim == 2,
     }
     return Part("comparison.html", given)
 
@@ -45,17 +51,32 @@ def _pictures(c: Comparison, look: Look | None) -> dict[str, Any] | None:
     return layout.pictures(c[0].input, shown) if shown else None
 
 
+def _agreement(c: Comparison, taus: np.ndarray) -> list[tuple[str, list[tuple[str, str]]]]:
+    """A row of Kendall's tau per method: share for the colour, and text; nothing for one method."""
+    rows = zip(c, taus.tolist(), strict=True) if len(c) > 1 else ()
+    return [
+        (printable(a.method), [(share(tau, 1.0), f"{tau:.2f}" if np.isfinite(tau) else "none") for tau in line])
+        for a, line in rows
+    ]
+
+
 def _table(c: Comparison, name: str, row: int | None, scores: list[np.ndarray], indices: list[int]) -> dict[str, Any]:
-    scales, written = [largest(a.scores) for a in c], [writing(a.signed) for a in c]
-    parts, lines = sections(c[0].input, indices), []
+    """One text of all methods: as a coloured line per method, each on its own scale, and as a table."""
+    x, scales, written = c[0].input, [largest(a.scores) for a in c], [writing(a.signed) for a in c]
+    parts, rows = sections(x, indices), []
     for label, members in parts:
         features = [
             (
-                printable(c[0].features[i]),
-                bool(c[0].special[i]),
-                [cell(s[i], scale, write) for s, scale, write in zip(scores, scales, written, strict=True)],
+                printable(x.features[i]),
+                bool(x.special[i]),
+                [(share(s[i], scale), w(s[i], scale)) for s, scale, w in zip(scores, scales, written, strict=True)],
             )
             for i in members
         ]
-        lines.append((printable(label) if len(parts) > 1 else "", features))
-    return {"name": name, "parts": lines, "footer": list(footer(c, row))}
+        rows.append((printable(label) if len(parts) > 1 else "", features))
+    lines = [
+        {"method": printable(a.method), "largest": number(largest(of_row(a.scores, row))), "texts": own}
+        for a, s, scale in zip(c, scores, scales, strict=True)
+        for own in [texts(x, indices, s, scale, a.signed)]
+    ]
+    return {"name": name, "lines": lines, "parts": rows, "footer": list(footer(c, row))}

@@ -18,6 +18,7 @@ from whence.core.geometry import patches
 from whence.core.inputs import Input
 from whence.views.colours import AGAINST, FOR, css, css_of_score
 from whence.views.content.picture import Overlay
+from whence.views.pages import layers
 from whence.views.text import number, printable
 
 HEAVY = 100_000  # letters of a PNG inside a page
@@ -89,9 +90,10 @@ def cell(value: float, scale: float, write: Callable[[float, float], str], of: s
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture under its scores: pointing at a patch tells the patch's score."""
+    """Scores as a layer over a photo: pointing at a patch tells the patch's score."""
 
-    source: str  # a data URI
+    layer: str  # a data URI; "" where there is nothing to tell apart
+    marks: str  # a data URI: what the model did not see, scores that are not finite, the contour; "" without any
     columns: int  # of the patch grid
     patches: list[str]  # what pointing at each tells
     place: str  # CSS: where on the picture the patches lie
@@ -104,42 +106,35 @@ class Picture:
 
 def pictures(x: Input, shown: Sequence[tuple[str, np.ndarray, Overlay]]) -> dict[str, Any]:
     """What the template is given of a picture: captions, scores of patches on their grid, and how they look."""
-    return {"name": shown[0][2].canvas.name, "photo": uri(shown[0][2].canvas.picture)} | {
-        "overlays": [_picture(x, *one) for one in shown]
+    canvas = shown[0][2].canvas
+    height, width = canvas.picture.shape[:2]
+    return {
+        "name": canvas.name,
+        "photo": uri(canvas.picture),  # once, however many layers lie over it
+        "shape": f"{width}/{height}",
+        "full": layers.FULL,
+        "overlays": [_picture(x, *one) for one in shown],
     }
 
 
 def _picture(x: Input, caption: str, grid: np.ndarray, overlay: Overlay) -> Picture:
     names = [f"{printable(x.features[i])}: {number(score)}" for i, score in zip(patches(x), grid.ravel(), strict=True)]
     left, top, width, height = overlay.canvas.percent()
-    place = f"left:{left:.3f}%;top:{top:.3f}%;width:{width:.3f}%;height:{height:.3f}%"
     scale = overlay.scale
     colours, opacity = scale.stops(17)
     stops = (css(tuple(map(round, colour)), float(share[0])) for colour, share in zip(colours, opacity, strict=True))
-    bar = "" if scale.flat else f"linear-gradient(90deg,{','.join(stops)})"
     return Picture(
-        uri(_outlined(overlay)), grid.shape[1], names, place, caption, bar, scale.ends, scale.signed, overlay.legend
+        layer=layers.of_scores(overlay),
+        marks=layers.of_marks(overlay),
+        columns=grid.shape[1],
+        patches=names,
+        place=f"left:{left:.3f}%;top:{top:.3f}%;width:{width:.3f}%;height:{height:.3f}%",
+        caption=caption,
+        bar="" if scale.flat else f"linear-gradient(90deg,{','.join(stops)})",
+        ends=scale.ends,
+        signed=scale.signed,
+        said=overlay.legend,
     )
-
-
-def _outlined(overlay: Overlay) -> np.ndarray:
-    """The picture under its scores, with a white line with dark edges around the area that the contour holds."""
-    image, inside = overlay.image.copy(), overlay.inside
-    if inside is not None:
-        width = max(1, round(max(inside.shape) / 300))
-        for colour, reach in ((0, 2 * width), (255, width)):
-            image[_grown(inside, reach) & ~_grown(inside, -reach)] = colour
-    return image
-
-
-def _grown(area: np.ndarray, pixels: int) -> np.ndarray:
-    """The area with so many pixels more on every side, or fewer."""
-    if pixels < 0:
-        return ~_grown(~np.pad(area, 1), -pixels)[1:-1, 1:-1]
-    rim = np.pad(area, pixels)
-    for axis in (0, 1):
-        rim = np.any([np.roll(rim, step, axis) for step in range(-pixels, pixels + 1)], axis=0)
-    return rim[pixels:-pixels, pixels:-pixels]
 
 
 def uri(image: np.ndarray) -> str:

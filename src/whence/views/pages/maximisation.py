@@ -8,7 +8,11 @@ import numpy as np
 
 from whence.core import display
 from whence.core.maximisations import Maximisation
-from whence.views.content.maximisation import Row, facts, rows
+from whence.core.wording import counted
+from whence.views.colours import METHODS
+from whence.views.content.maximisation import Row, facts, reading, rows
+from whence.views.content.scoreboard import Style
+from whence.views.pages.charts import Line, line_chart
 from whence.views.pages.layout import Part, png, rendered
 from whence.views.text import number, printable
 
@@ -16,22 +20,26 @@ from whence.views.text import number, printable
 @display.fragment.register(Maximisation)
 def fragment(m: Maximisation) -> str:
     """The body of its page."""
-    return rendered(Part("maximisation.html", {"facts": facts(m), "units": [_unit(row) for row in rows(m)]}))
+    given = {"reading": reading(m), "facts": facts(m), "units": [_unit(row) for row in rows(m)]}
+    return rendered(Part("maximisation.html", given))
+
+
+@display.title.register(Maximisation)
+def title(m: Maximisation) -> str:
+    """The title of its page."""
+    units = printable(str(m.targets[0])) if len(m.targets) == 1 else counted(len(m.targets), "unit")
+    return f"What excites {units}" + (f" of {printable(m.model)}" if m.model else "")
 
 
 def _unit(row: Row) -> dict[str, Any]:
     """What the template is given of one unit."""
-    low, high = float(row.curve.min()), float(row.curve.max())
-    heights = (row.curve - low) / ((high - low) or 1.0)
-    across = np.linspace(0, 200, len(row.curve))
-    line = " ".join(f"{x:.1f},{58 - 56 * y:.1f}" for x, y in zip(across, heights.tolist(), strict=True))
     said = f"free {number(row.free)}, real {number(row.real)}, {number(row.start)} at the start"
+    known = np.isfinite(row.curve)
+    curve = Line(np.flatnonzero(known).astype(float), row.curve[known], Style(METHODS[0], 2.2), row.name)
     return {
         "name": row.name,
         "made": _shown(row.made, said),
-        "line": line,
-        "low": number(low),
-        "high": number(high),
+        "curve": line_chart([curve], "step", "mean target", f"{row.name} by step") if known.any() else None,
         "examples": [_shown(example, number(value)) for example, value in row.examples],
     }
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from whence.core import display
 from whence.core.name_audits import NameAudit
-from whence.views.content.name_audit import HEADS, NameRow, at_the_ends, colours, facts, name_rows, test_rows
+from whence.views.content.name_audit import HEADS, NameRow, at_the_ends, colours, facts, name_rows, reading, test_rows
 from whence.views.pages.layout import Part, rendered
-from whence.views.text import number
+from whence.views.text import number, printable
 
 
 @display.fragment.register(NameAudit)
@@ -17,7 +17,8 @@ def fragment(found: NameAudit) -> str:
     width = (max(0.0, *(row.interval[1] for row in shown)) - low) or 1.0
     own = colours(found)
     given = {
-        "facts": facts(found),
+        "reading": reading(found),
+        "facts": [(label, text) for label, text in facts(found) if label not in ("question", "answer")],
         "heads": HEADS,
         "tests": [{"cells": cells, "significant": significant} for cells, significant in test_rows(found)],
         "kinds": list(found.kinds),
@@ -27,6 +28,12 @@ def fragment(found: NameAudit) -> str:
         "left_out": left_out,
     }
     return rendered(Part("name_audit.html", given))
+
+
+@display.title.register(NameAudit)
+def title(found: NameAudit) -> str:
+    """The title of its page."""
+    return "Does a name move the decision" + (f" of {printable(found.model)}?" if found.model else "?")
 
 
 def _drawn(row: NameRow, low: float, width: float, colour: str) -> dict[str, object]:

@@ -25,17 +25,16 @@ from whence.views.content.scoreboard import (
     metric_facts,
     note,
     ranked,
+    reading,
     rows,
     styles,
     styles_of,
     tick_text,
     ticks,
-    widened,
 )
+from whence.views.pages.charts import Line, key_entry, line_chart
 from whence.views.pages.layout import Part, rendered
 from whence.views.text import printable
-
-WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 440, 270, 44, 10, 26, 40  # of the drawing of curves, and its margins
 
 
 @display.fragment.register(Scoreboard)
@@ -44,14 +43,24 @@ def fragment(board: Scoreboard) -> str:
     return rendered(part(board))
 
 
-def part(board: Scoreboard) -> Part:
-    """The part of a page that shows a scoreboard: the table, and a section for every metric."""
+@display.title.register(Scoreboard)
+def title(board: Scoreboard) -> str:
+    """The title of its page."""
+    return f"Scoreboard of {printable(board.model)}" if board.model else "Scoreboard"
+
+
+def part(board: Scoreboard, title: str = "", said: str | None = None) -> Part:
+    """The part of a page that shows a scoreboard: the table, and a section for every metric.
+
+    Where other parts stand before it, it has a `title`, and `said` in place of its own reading.
+    """
     by_metric = [rows(board, metric) for metric in board.metrics]
     best_first = [ranked(own) for own in by_metric]
     all_styles = styles(best_first)
     counts = [(board.methods, "method"), (board.metrics, "metric"), (board.values[0, 0], "example")]
     given = {
-        "model": printable(board.model) if board.model else "",
+        "title": title,
+        "reading": reading(board) if said is None else said,
         "facts": ", ".join([*(counted(len(things), name) for things, name in counts), f"seed {board.seed}"]),
         "notes": [note(board), *map(printable, board.notes)],
         "headings": [heading(board, metric) for metric in range(len(board.metrics))],
@@ -69,7 +78,7 @@ def _means(board: Scoreboard, by_metric: Sequence[Sequence[Row]]) -> list[dict[s
             # A figure space is as wide as a digit, so that means stand below each other.
             {
                 "mean": mean.replace(" ", "\u2007"),
-                "best": row.best,
+                "best": row.best or row.tied,
                 "star": row.star,
                 "interval": interval.replace(",", ", "),
             }
@@ -104,7 +113,8 @@ def bars(found: Sequence[Row], own: dict[str, Style]) -> dict[str, Any] | None:
 
     lines = []
     for row, mean, interval in cells(found):
-        line: dict[str, Any] = {"name": breakable(row.method), "best": row.best, "against_best": row.against_best}
+        line: dict[str, Any] = {"name": breakable(row.method), "against_best": row.against_best}
+        line["best"] = row.best or row.tied
         line |= {"mean": mean.strip(), "title": f"{printable(row.method)}: {mean.strip()} {interval}", "mark": None}
         if np.isfinite(row.score.value):
             value, (start, end) = row.score.value, row.ends
@@ -132,49 +142,22 @@ def _curves(board: Scoreboard, metric: str, found: Sequence[Row], own: dict[str,
     if not lines:
         return None
     across, up = curve_axes(board, metric)
-    values = np.concatenate([line[1] for line in lines.values()])
-    low, high = widened(float(values.min()), float(values.max()), 0.04, 0.04)
-    end = max(float(shares[-1]) for shares, _ in lines.values()) or 1.0
-    right, bottom = WIDE - RIGHT, HIGH - BOTTOM
-
-    def x(share: float) -> str:
-        return f"{LEFT + (right - LEFT) * share / end:.1f}"
-
-    def y(value: float) -> float:
-        return bottom - (bottom - TOP) * (value - low) / (high - low)
-
     means = {row.method: f"{mean.strip()} {interval}".strip() for row, mean, interval in cells(found)}
     drawn = [
-        {
-            "points": " ".join(f"{x(a)},{y(b):.1f}" for a, b in zip(*lines[method], strict=True)),
-            "style": own[method],
-            "faint": own[method].colour == OTHER_METHODS,
-            "title": f"{printable(method)}: {means[method]}",
-        }
+        Line(*lines[method], own[method], f"{printable(method)}: {means[method]}")
         for method in drawing_order(lines, own)
     ]
-    return {
-        "label": f"{printable(metric)}: {up} by {across}",
-        "across": across,
-        "up": up,
-        "size": {"wide": WIDE, "high": HIGH, "left": LEFT, "right": right, "top": TOP, "bottom": bottom},
-        "marks_up": [(f"{y(tick):.1f}", f"{y(tick) + 4:.1f}", tick_text(tick)) for tick in ticks(low, high, 5)],
-        "marks_across": [(x(tick), tick_text(tick)) for tick in ticks(0, end, 5)],
-        "lines": drawn,
-        "key": _key([row.method for row in found if row.method in lines], own),
-    }
+    key = _key([row.method for row in found if row.method in lines], own)
+    return line_chart(drawn, across, up, f"{printable(metric)}: {up} by {across}", key=key)
 
 
 def _key(methods: Sequence[str], own: dict[str, Style]) -> list[dict[str, Any]]:
     """Which line is whose, the best first; methods in grey share one entry."""
     named = [method for method in methods if own[method].colour != OTHER_METHODS]
-    entries = [
-        {"name": printable(method), "title": "", "line": f"{max(2, round(s.width))}px {s.line} {s.colour}"}
-        for method, s in ((method, own[method]) for method in named)
-    ]
+    entries = [key_entry(printable(method), own[method]) for method in named]
     others = [method for method in methods if method not in named]
     if others:
         names = printable(", ".join(others))
         shown = names if len(others) <= FEW else counted(len(others), "other")
-        entries.append({"name": shown, "title": names, "line": f"1px solid {OTHER_METHODS}"})
+        entries.append(key_entry(shown, Style(), names))
     return entries

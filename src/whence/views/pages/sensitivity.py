@@ -9,7 +9,7 @@ import numpy as np
 from whence.core import display
 from whence.core.sensitivities import Sensitivity
 from whence.views.colours import AGAINST, FOR, css
-from whence.views.content.sensitivity import HEADS, ends, facts, rows
+from whence.views.content.sensitivity import HEADS, ends, facts, reading, rows
 from whence.views.pages.layout import Part, png, rendered
 from whence.views.text import printable
 
@@ -20,12 +20,19 @@ COLOURS = {"for": css(FOR, 0.45), "against": css(AGAINST, 0.45)}
 def fragment(s: Sensitivity) -> str:
     """The body of its page."""
     given = {
+        "reading": reading(s),
         "facts": facts(s),
         "heads": HEADS,
         "rows": [{"cells": row.cells, "bar": _bar(row), "colour": COLOURS.get(row.verdict, "")} for row in rows(s)],
         "concepts": [_along(s, number) for number in range(len(s.concepts))],
     }
     return rendered(Part("sensitivity.html", given))
+
+
+@display.title.register(Sensitivity)
+def title(s: Sensitivity) -> str:
+    """The title of its page."""
+    return printable(f"Concepts and the {s.target}" + (f" in {s.model}" if s.model else ""))
 
 
 def _bar(row: Any) -> dict[str, str]:

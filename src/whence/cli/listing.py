@@ -20,12 +20,15 @@ from whence.core import registry
 from whence.core.tasks import NAMES as ALL_TASKS
 from whence.core.wording import shown
 
+Bibtex = Annotated[bool, typer.Option("--bibtex", help="Print the papers as BibTeX.")]
+
 
 @app.command(cls=Command)
 def methods(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show all about this method.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a table for documents.")] = False,
+    bibtex: Bibtex = False,
 ) -> None:
     """List the methods, or show one with its options and an example."""
     records = whence.list_methods() if name is None else [registry.find("method", name)]
@@ -33,6 +36,8 @@ def methods(
         typer.echo(json.dumps([_facts(record) for record in records], indent=2, default=repr))
     elif markdown:
         typer.echo(_markdown(records))
+    elif bibtex:
+        _cite(records)
     elif name is None:
         print_table("method", "what it is", rows=map(_row, records))
     else:
@@ -42,8 +47,12 @@ def methods(
 @app.command(cls=Command)
 def metrics(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show all about this metric.")] = None,
+    bibtex: Bibtex = False,
 ) -> None:
     """List the metrics, or show one with its options."""
+    if bibtex:
+        _cite(whence.list_metrics() if name is None else [registry.find("metric", name)])
+        return
     if name is None:
         rows = [(r.name, f"{r.summary}\n{r.family}; {r.better} is better; {r.paper}\n") for r in whence.list_metrics()]
         print_table("metric", "what it is", rows=rows)
@@ -97,15 +106,20 @@ def models() -> None:
 def samples(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to; it must exist.")] = Path("."),
 ) -> None:
-    """Write the sample pictures that ship with whence into a folder."""
+    """Write the samples that ship with whence, pictures and reviews, into a folder."""
     if not folder.is_dir():
         raise Misuse(f"there is no folder {shown(str(folder))} to write into; make it, or name another")
     for name, source in whence.zoo.samples().items():
         place = folder / name
         if place.exists() and place.read_bytes() != source.read_bytes():
-            raise ValueError(f"{str(place)!r} exists and is another picture; name another folder")
+            raise ValueError(f"{str(place)!r} exists and is another file; name another folder")
         place.write_bytes(source.read_bytes())
         typer.echo(place)
+
+
+def _cite(records: Sequence[registry.Record]) -> None:
+    """Print the papers of records as BibTeX, each once."""
+    typer.echo("\n\n".join(dict.fromkeys(record.bibtex for record in records if record.paper)))
 
 
 def _row(record: registry.Record) -> tuple[str, str]:

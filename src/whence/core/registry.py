@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from whence.core import extensions, specs, tasks
+from whence.core import extensions, papers, specs, tasks
 from whence.core.wording import shown, suggest
 
 RESERVED = ("target", "seed", "batch_size", "truncate", "progress")  # options of `explain` itself
@@ -65,6 +65,11 @@ class Record:
             )
         batch.needs = batch.needs | self.wanted(options)
         return self.function(subject, batch, target, **options)
+
+    @property
+    def bibtex(self) -> str:
+        """The paper as BibTeX, to cite it; "" where there is none."""
+        return papers.bibtex(self.paper)
 
     @property
     def follows_attention_only(self) -> bool:

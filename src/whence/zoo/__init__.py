@@ -75,8 +75,8 @@ def concepts(name: str, n: int = 50, seed: int = 0) -> list[np.ndarray]:
 
 
 def samples() -> dict[str, Path]:
-    """The sample pictures that ship with the package, by the names of their files: `training/samples.py` draws them."""
-    return {path.name: path for path in sorted((_HERE / "data" / "samples").glob("*.png"))}
+    """The sample files that ship with the package, by their names: pictures of `training/samples.py`, `reviews.tsv`."""
+    return {path.name: path for path in sorted((_HERE / "data" / "samples").iterdir())}
 
 
 def encoder(name: str, encode_text: Callable[[str], Input]) -> Callable[[Any], dict[str, Any]] | None:

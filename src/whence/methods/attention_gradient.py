@@ -43,7 +43,7 @@ def grad_sam(subject: Subject, batch: Batch, target: Aim, *, read: Literal["quer
     return folded(subject, batch, target, fold)
 
 
-@method(family="attention x gradient", needs=("attention_gradient", "deciding"), paper="arXiv:1908.04626")
+@method(family="attention x gradient", needs=("attention_gradient", "deciding"), paper="arXiv:1906.03731")
 def attention_x_gradient(
     subject: Subject,
     batch: Batch,

@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -128,6 +129,15 @@ def test_no_request_names_a_file(client: Any, tmp_path: Path) -> None:
         assert state["state"] == "failed"
     answer = client.post("/api/jobs", json={"model": "digits", "methods": ["gae"], "input": str(file)})
     assert answer.status_code == 422 and "input" in sentence(answer)
+
+
+@pytest.mark.parametrize("written", ["direction({}, {!r})", " direction ({}, {!r}, at='mean')"])
+def test_no_target_is_read_from_a_file(client: Any, tmp_path: Path, written: str) -> None:
+    """A direction inside the model is named by the file of its numbers, which `explain` opens; the server must not."""
+    np.save(tmp_path / "vector.npy", np.ones(384))
+    target = written.format("'bert.encoder.layer.3'", str(tmp_path / "vector.npy"))
+    answer = client.post("/api/jobs", json={**RUN, "target": target})
+    assert answer.status_code == 422 and "no request names files" in sentence(answer)
 
 
 @pytest.mark.parametrize(

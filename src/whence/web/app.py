@@ -7,6 +7,7 @@ import contextlib
 import html
 import io
 import json
+import re
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -225,6 +226,8 @@ def _add_starting(app: FastAPI, server: Server) -> None:
         for text in (*wanted.methods, str(wanted.target)):
             if len(text) > limits.spec:
                 raise TooLarge(f"a method or target may have {limits.spec} letters, and one has {len(text):,}")
+        if re.search(r"direction\s*\(", str(wanted.target)):
+            raise ValueError("a direction is read from a file, and no request names files here; choose another target")
         check_letters(wanted.texts, limits)
         methods = tuple(wanted.methods) if wanted.kind == "explain" else ()
         if len(set(methods)) < len(methods):

@@ -21,6 +21,7 @@ import whence
 from families import fresh
 from pages import Page
 from whence import zoo
+from whence.core import display
 from whence.core.registry import resolve
 from whence.core.statistics import bootstrap, sign_flips
 from whence.measure import datasets, local_engine, metric_runs, plans
@@ -451,7 +452,7 @@ def test_a_curve_is_cut_where_it_ends() -> None:
     board = drawn_board(curves=curves)
     shares, values = board.curve("method_0", "auac")
     assert shares[-1] == pytest.approx(0.9) == values[-1]
-    page = board.to_html()
+    page = display.fragment(board)
     lines = polylines(page)
     assert "nan" not in page
     assert [len(lines[method]) for method in board.methods] == [19, 11, 19]
@@ -529,7 +530,7 @@ def test_what_is_not_defined_is_not_ranked() -> None:
     values = np.array(drawn_board().values)
     values[0, 0], values[1, 0, :3], values[:, 1] = np.nan, np.nan, np.nan
     board = drawn_board(values=values)
-    page = board.to_html()
+    page = display.fragment(board)
     assert board.best("auac") == "method_1" and "defined for 0 to 8 of 8 examples" in page
     assert "not defined for any method" in page and "nan" not in page
     first = next(line for line in str(board).splitlines() if line.startswith("method_0"))

@@ -28,8 +28,9 @@ TABLE = "text,label\na film,positive\nthe plot was slow,negative\n"
 
 @cache
 def commands() -> dict[str, Any]:
-    """The commands, by name, as they are registered."""
-    return typer.main.get_command(cli.app).commands  # type: ignore[attr-defined, no-any-return]
+    """The commands, by name, as they are registered; not `serve`, which goes on until it is stopped (tests/web)."""
+    known = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    return {name: command for name, command in known.items() if name != "serve"}
 
 
 @cache

@@ -525,3 +525,11 @@ def test_the_largest_numbers_have_pages_and_figures(value, tmp_path):
     score.write(tmp_path / "s.html")
     score.write(tmp_path / "s.png")
     assert "e+308" in str(score)
+
+
+def test_a_label_of_a_fact_is_no_class_of_the_style_sheet() -> None:
+    """Labels are words such as "hidden by" and "steps", which the style sheet uses for other things."""
+    page = Page(RESULTS["score"].to_html())
+    labelled = [given for given in page.find("tr") if "data-fact" in given]
+    assert "hidden by" in [given["data-fact"] for given in labelled]
+    assert not any("class" in given for given in labelled)

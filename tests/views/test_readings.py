@@ -282,3 +282,9 @@ def test_a_grid_tells_on_how_many_pictures_methods_agree():
 def test_titles_say_what_a_page_is_about(result, title):
     page = result.to_html()
     assert f">{title}</h1>" in page and f"<title>{title} · whence</title>" in page and page.count("<h1") == 1
+
+
+@pytest.mark.parametrize("name", ["at", "test"])
+def test_concepts_that_were_read_or_tested_in_no_known_way_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be one of .*, got 'a masterful film'"):
+        replace(sensitivity_example(), **{name: "a masterful film"})

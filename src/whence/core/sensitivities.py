@@ -9,8 +9,10 @@ import numpy as np
 
 from whence.core.inputs import Target
 from whence.core.results import Result
-from whence.core.wording import suggest
+from whence.core.wording import shown, suggest
 
+READ_AT = ("deciding", "mean", "flat")  # where states are read
+TESTS = ("rank", "t")
 VERDICTS = {
     "for": "the concept speaks for the target",
     "against": "the concept speaks against the target",
@@ -48,6 +50,12 @@ class Sensitivity(Result):
     level: float = 0.05
     model: str = ""
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, known in (("at", READ_AT), ("test", TESTS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {shown(getattr(self, name))}")
 
     def __repr__(self) -> str:
         return f"Sensitivity({self.target} of {self.model} to {', '.join(self.concepts)} at {len(self.layers)} layers)"

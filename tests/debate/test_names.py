@@ -80,9 +80,10 @@ def test_without_a_target_the_most_frequent_decision_is_explained(exchangeable: 
 def test_a_name_of_several_pieces_receives_the_sum_of_their_scores() -> None:
     subject = whence.load("sst2")
     names = {"one": ["Damife"], "other": ["Zqxjkv"]}
-    found = audit_names(subject, ["{name} made a film."], names, "positive", None, Settings(method="gradient_x_input"))
-    a = whence.explain(subject, "Damife made a film.", "gradient_x_input", target="positive")
-    inside = [i for i, (first, last) in enumerate(a.input.offsets) if 0 <= first < last <= 6]
+    sentence = "films ({name}) of late"  # the brackets touch the name and are no part of it
+    found = audit_names(subject, [sentence], names, "positive", None, Settings(method="gradient_x_input"))
+    a = whence.explain(subject, sentence.format(name="Damife"), "gradient_x_input", target="positive")
+    inside = [i for i, (first, last) in enumerate(a.input.offsets) if 7 <= first < last <= 13]
     assert len(inside) > 1 and found.pieces[0] == len(inside)
     assert found.relevance[0, 0] == pytest.approx(a.scores[inside].sum(), abs=1e-5)
 
@@ -131,6 +132,7 @@ def test_p_is_the_share_of_all_ways_to_choose_a_group() -> None:
     pooled = np.sqrt((2 * values[:3].var(ddof=1) + 3 * values[3:].var(ddof=1)) / 5)
     assert test.effect == pytest.approx(observed / pooled) and test.interval[0] < observed < test.interval[1]
     assert smallest_p(kinds, "kind", "a") == 1 / 35
+    assert smallest_p({"origin": "aabb", "gender": "fmfm"}, "origin", "a") == 1 / 4  # one of two, for either gender
 
 
 def test_names_of_equal_other_kinds_are_compared() -> None:

@@ -9,6 +9,7 @@ import torch
 
 import whence
 from families import FAMILIES, family, fresh, subject_of
+from whence.model import attention_runs
 from whence.model.attention_runs import AttentionRuns, NewWeights, cannot_edit
 
 WINDOWED = {"swin"}
@@ -119,6 +120,21 @@ def test_the_model_is_given_back_as_it_was() -> None:
     runs.logits(reversed_weights(runs, len(runs.records) - 1))
     assert subject.fingerprint(full=True) == before
     assert not any("forward" in vars(module) for module in made.model.modules())
+
+
+def test_layers_hand_out_what_they_gave_only_while_the_model_is_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else another thread could call a model whose layers are not run."""
+    made = fresh("bert")
+    runs = runs_of("bert", whence.wrap(made.model, made.processor, **made.kwargs))
+    stand_in, lent = attention_runs._stand_in, []
+
+    def noted(*given: Any) -> Any:
+        lent.append(not any(parameter.requires_grad for parameter in made.model.parameters()))  # as in a loan
+        return stand_in(*given)
+
+    monkeypatch.setattr(attention_runs, "_stand_in", noted)
+    runs.logits(reversed_weights(runs, len(runs.records) - 1))
+    assert lent and all(lent)
 
 
 def test_a_stopped_run_gives_forwards_back() -> None:

@@ -87,10 +87,7 @@ whence.attention.views.lines = state => {
     whence.tip.hide();
     draw();
   }
-  element.addEventListener("pointerover", point);
-  element.addEventListener("pointerleave", leave);
-  element.addEventListener("focusin", point);
-  element.addEventListener("focusout", leave);
+  whence.pointed(element, point, leave);
   element.addEventListener("click", event => {
     const item = event.target.closest("li");
     if (!item || place(item).side) return;

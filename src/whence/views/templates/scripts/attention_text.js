@@ -45,10 +45,7 @@ whence.attention.views.text = state => {
     whence.tip.hide();
     draw();
   }
-  element.addEventListener("pointerover", point);
-  element.addEventListener("pointerleave", leave);
-  element.addEventListener("focusin", point);
-  element.addEventListener("focusout", leave);
+  whence.pointed(element, point, leave);
   queries.addEventListener("click", event => {
     const item = event.target.closest("span");
     if (!item) return;

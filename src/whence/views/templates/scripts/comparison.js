@@ -67,10 +67,7 @@ whence.component("comparison", root => {
     tools.append(choice("special tokens", [[true, "all tokens"], [false, "without special"]], true, set("special")));
   tools.append(action("copy", "copied", () => copy(asText())));
   root.prepend(tools);
-  root.addEventListener("pointerover", tell);
-  root.addEventListener("focusin", tell);
-  root.addEventListener("pointerleave", dark);
-  root.addEventListener("focusout", dark);
+  whence.pointed(root, tell, dark);
   root.addEventListener("keydown", event => blocks[state.block].walk(event));
   draw();
 });

@@ -58,10 +58,7 @@ whence.component("generated", root => {
     tip.show(cell ?? token, [`${tokens[at].firstChild.textContent} → ${own.head.textContent}`,
       hidden ? "could not be seen" : `score ${found.textContent}`]);
   }
-  root.addEventListener("pointerover", point);
-  root.addEventListener("focusin", point);
-  root.addEventListener("pointerleave", tip.hide);
-  root.addEventListener("focusout", tip.hide);
+  whence.pointed(root, point, tip.hide);
   root.prepend(node("p", {class: "hint"}, "Choose a produced token (underlined) by click or arrow keys to see what it came from."), said);
   root.classList.add("choosing");
   if (rows.length) choose(0);

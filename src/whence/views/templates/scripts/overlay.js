@@ -82,10 +82,7 @@ whence.component("overlay", root => {
       const at = patches.indexOf(event.target);
       if (at >= 0) whence.tip.show(patches[at], lines(at));
     };
-    cells.addEventListener("pointerover", tell);
-    cells.addEventListener("focusin", tell);
-    cells.addEventListener("pointerout", whence.tip.hide);
-    cells.addEventListener("focusout", whence.tip.hide);
+    whence.pointed(cells, tell, whence.tip.hide, "pointerout");
     cells.addEventListener("keydown", event => {
       const from = patches.indexOf(event.target), column = from % columns;
       const step = {ArrowUp: -columns, ArrowDown: columns, ArrowLeft: -1, ArrowRight: 1}[event.key];

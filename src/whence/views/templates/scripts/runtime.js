@@ -119,6 +119,13 @@ const whence = (() => {
     return {show, hide};
   })();
 
+  /* Tell what is pointed at or focused inside an element, and leave when the pointer has gone: from the element, or
+     with "pointerout" from each of its parts, so that nothing is told in the gaps between them. */
+  function pointed(element, tell, leave, gone = "pointerleave") {
+    for (const event of ["pointerover", "focusin"]) element.addEventListener(event, tell);
+    for (const event of [gone, "focusout"]) element.addEventListener(event, leave);
+  }
+
   /* A page inside a notebook's frame makes the frame as high as itself. */
   function fitFrame() {
     let frame = null;
@@ -129,17 +136,8 @@ const whence = (() => {
   }
 
   document.addEventListener("DOMContentLoaded", () => { enhance(document); fitFrame(); });
-  return {component(name, start) { components[name] = start; }, enhance, node, number, choice, action, copy, download, tip};
-})();
-
-/* Everything with data-tip (lines apart by "|") tells them when pointed at or focused. */
-whence.component("tips", root => {
-  const told = event => {
-    const element = event.target.closest("[data-tip]");
-    if (element && root.contains(element)) whence.tip.show(element, element.dataset.tip.split("|"));
+  return {
+    component(name, start) { components[name] = start; },
+    enhance, node, number, choice, action, copy, download, tip, pointed,
   };
-  root.addEventListener("pointerover", told);
-  root.addEventListener("focusin", told);
-  root.addEventListener("pointerout", whence.tip.hide);
-  root.addEventListener("focusout", whence.tip.hide);
-});
+})();

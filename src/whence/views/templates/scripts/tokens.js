@@ -114,10 +114,7 @@ whence.component("tokens", root => {
     tools.append(choice("special tokens", [[true, "all tokens"], [false, "without special"]], true, set("special")));
   tools.append(action("copy", "copied", () => copy(asText())));
   root.prepend(tools);
-  root.addEventListener("pointerover", tell);
-  root.addEventListener("focusin", tell);
-  root.addEventListener("pointerout", tip.hide);
-  root.addEventListener("focusout", tip.hide);
+  whence.pointed(root, tell, tip.hide, "pointerout");
   root.addEventListener("keydown", event => levels[state.level].walk(event));
   draw();
 });

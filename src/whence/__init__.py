@@ -44,11 +44,13 @@ _PUBLIC = {
     "Maximisation": "core.maximisations",
     "PictureGrid": "core.picture_grids",
     "Report": "core.reports",
+    "RunSummary": "core.run_summaries",
     "NameAudit": "core.name_audits",
     "Score": "core.scoreboards",
     "Scoreboard": "core.scoreboards",
     "Sensitivity": "core.sensitivities",
     "Target": "core.inputs",
+    "Verification": "core.run_summaries",
 }
 
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
     from whence.core.relevance_balance import Conservation
     from whence.core.reports import Report, report
     from whence.core.results import Attribution, Comparison, load_result
+    from whence.core.run_summaries import RunSummary, Verification
     from whence.core.scoreboards import Arbitration, Score, Scoreboard
     from whence.core.sensitivities import Sensitivity
     from whence.model.loading import load, wrap
@@ -98,11 +101,13 @@ __all__ = [
     "NameAudit",
     "PictureGrid",
     "Report",
+    "RunSummary",
     "Score",
     "Scoreboard",
     "Sensitivity",
     "Subject",
     "Target",
+    "Verification",
     "arbitrate",
     "attention_maps",
     "audit",

@@ -24,7 +24,8 @@ from PIL import Image
 import whence
 from whence import zoo
 from whence.core.statistics import bootstrap
-from whence.measure.plans import Plan, encode_examples, run_chunk, weights_digest
+from whence.measure.plans import Plan, encode_examples, run_chunk
+from whence.model.identity import model_hash
 
 THRESHOLDS = tuple(round(0.1 * n, 1) for n in range(1, 10))
 REGION = ("localisation", "localisation(measure='energy')")
@@ -127,7 +128,7 @@ def balanced(photos: Sequence[Photo], count: int, seed: int) -> list[Photo]:
 def measure(subject: whence.Subject, photos: Sequence[Photo], method: str, file: Path) -> dict[str, np.ndarray]:
     """Every metric of one method, (picture,); what the file holds is not run again."""
     metrics = (*METRICS, *PIXELS) if method in PUBLISHED else METRICS
-    weights, known = weights_digest(subject), {}
+    weights, known = model_hash(subject), {}
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         row = json.loads(line)
         if (row["method"], row["weights"]) == (method, weights) and set(metrics) <= row["values"].keys():

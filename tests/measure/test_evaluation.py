@@ -21,7 +21,7 @@ import whence
 from families import fresh
 from pages import Page
 from whence import zoo
-from whence.core import display
+from whence.core import checksums, display
 from whence.core.registry import resolve
 from whence.core.statistics import bootstrap, sign_flips
 from whence.measure import datasets, local_engine, metric_runs, plans
@@ -160,7 +160,7 @@ def test_a_run_of_other_data_is_not_gone_on_with(planted: Any, tmp_path: Path) -
         whence.evaluate(planted, examples, ["gae"], METRICS, resume=file, truncate=True)
     assert whence.evaluate(planted, zoo.examples("planted", 4, 5), ["gae"], METRICS, resume=file) == first
     digits = [e.input for e in zoo.examples("digits", 2)]
-    assert plans.digest_of(digits) == plans.digest_of(digits.copy()) != plans.digest_of(digits[::-1])
+    assert checksums.digest_of(digits) == checksums.digest_of(digits.copy()) != checksums.digest_of(digits[::-1])
 
 
 def test_truths_and_labels_of_a_csv(planted: Any, tmp_path: Path) -> None:

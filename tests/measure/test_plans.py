@@ -19,8 +19,10 @@ import whence
 from families import fresh, subject_of
 from whence import zoo
 from whence.core import registry
+from whence.core.locking import held
 from whence.measure import local_engine, plans
 from whence.measure.plans import Example, Plan, encode_examples, joined, run_chunk
+from whence.model.weights import duplicate
 
 METHODS = ("random", "gae", "leave_one_out")
 METRICS = ("auac", "loo_agreement", "completeness")
@@ -327,3 +329,50 @@ def test_a_resume_file_of_another_target_is_refused(tmp_path: Path, planted: Any
     np.save(tmp_path / "v.npy", np.arange(planted.width))
     with pytest.raises(ValueError, match="another kind, of other data or of another model"):
         of(spec, "v.jsonl")
+
+
+def test_lines_of_a_resume_file_count_once_in_their_place_and_only_whole(planted: Any, tmp_path: Path) -> None:
+    """Doubled, exchanged, changed and foreign lines: the result is that of an undisturbed run."""
+    examples = zoo.examples("planted", 20, 5)
+    file, other = tmp_path / "run.jsonl", tmp_path / "other.jsonl"
+    whole = whence.evaluate(planted, examples, ["gae", "random"], ["auac"], resume=file)
+    whence.evaluate(planted, examples, ["random", "gae"], ["auac"], resume=other)
+    heading, *lines = file.read_text().splitlines()
+    assert len(lines) == 5  # chunks of 1, 8, 8 and 3, then the times
+    foreign = other.read_text().splitlines()[1]
+    changed = lines[1].replace('"values": [[[[0.', '"values": [[[[7.', 1)
+    assert changed != lines[1]
+    disturbed = {
+        "doubled": [*lines[:2], lines[1], *lines[2:]],
+        "exchanged": [lines[1], lines[0], *lines[2:]],
+        "changed": [lines[0], changed, *lines[2:]],
+        "cut": [lines[0], lines[1][:40], *lines[2:]],
+        "foreign": [foreign, *lines[1:]],
+        "left out": lines[1:],
+        "junk": ["\x00\x01", "null", "[]", *lines],
+    }
+    for name, content in disturbed.items():
+        file.write_text("\n".join([heading, *content]) + "\n")
+        again = whence.evaluate(planted, examples, ["gae", "random"], ["auac"], resume=file)
+        assert np.array_equal(again.values, whole.values, equal_nan=True), name
+        assert np.array_equal(again.curves, whole.curves, equal_nan=True), name
+
+
+def test_a_resume_file_belongs_to_one_run_at_a_time_and_to_all_weights(planted: Any, tmp_path: Path) -> None:
+    examples, file = zoo.examples("planted", 2, 5), tmp_path / "run.jsonl"
+    with (
+        file.open("a+b") as open_file,
+        held(open_file),
+        pytest.raises(ValueError, match="in use by another run"),
+    ):
+        whence.evaluate(planted, examples, ["random"], ["auac"], resume=file)
+    whence.evaluate(planted, examples, ["random"], ["auac"], resume=file)
+    changed = duplicate(planted)
+    with torch.no_grad():
+        next(p for p in changed.model.parameters() if p.ndim == 2)[1, 1] += 1e-3  # one number among all
+    with pytest.raises(ValueError, match="of another model"):
+        whence.evaluate(changed, examples, ["random"], ["auac"], resume=file)
+    changed = duplicate(planted)
+    changed.model.config.hidden_act = "relu"
+    with pytest.raises(ValueError, match="of another model"):
+        whence.evaluate(changed, examples, ["random"], ["auac"], resume=file)

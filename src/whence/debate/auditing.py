@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +12,7 @@ import numpy as np
 
 from whence.core import registry
 from whence.core.audits import Audit, Finding, Quantity
+from whence.core.checksums import digest_of
 from whence.core.inputs import Input, Target
 from whence.core.registry import Record
 from whence.core.statistics import means_of
@@ -20,9 +20,10 @@ from whence.core.wording import counted
 from whence.debate.scenes import Scene, Undefined, Values
 from whence.debate.verdicts import Conclusion, Evidence
 from whence.measure.datasets import as_target, read
-from whence.measure.local_engine import ResumeFile, progress_bar, resume_hint
-from whence.measure.plans import MAX_EXAMPLES, Example, digest_of, encode_examples, weights_digest
+from whence.measure.local_engine import kept_results, progress_bar, resume_hint
+from whence.measure.plans import MAX_EXAMPLES, Example, encode_examples
 from whence.methods.explaining import rows_of
+from whence.model.identity import model_hash
 from whence.model.masked_runs import MaskedRuns
 from whence.model.subject import Subject
 from whence.model.target_specs import resolve
@@ -105,7 +106,7 @@ def audited(
     examples, encoded = encode_examples(subject, raws, known, [None] * len(raws), truncate)
     plan = AuditPlan(
         model=subject.name,
-        weights="" if resume is None else weights_digest(subject),
+        weights="" if resume is None else model_hash(subject),
         examples=examples,
         experiments=tuple(record.spec(options) for record, options in chosen),
         seed=seed,
@@ -159,37 +160,41 @@ def _run(
     plan: AuditPlan, subject: Subject, items: Mapping[int, Input], resume: str | Path | None, progress: bool
 ) -> list[Row]:
     """The rows of all chunks, in order."""
-    file = None
-    if resume is not None:
-        file = ResumeFile(resume, plan.heading(), _to_line, _from_line, "an audit")
-    done = [] if file is None else file.results
     with (
-        resume_hint(len(plan.examples), done, resume),
+        kept_results(resume, plan.heading(), _to_record, _from_record, "an audit") as kept,
+        resume_hint(len(plan.examples), kept.results, resume),
         progress_bar("auditing", len(plan.examples), progress) as advance,
     ):
-        advance(sum(chunk.examples for chunk in done))
-        for chunk in plan.chunks()[len(done) :]:
-            done.append(run_chunk(plan, chunk, subject, items))
-            if file is not None:
-                file.add(done[-1])
-            advance(len(chunk))
-    return [row for chunk in done for row in chunk.rows]
+        advance(sum(chunk.examples for chunk in kept.results.values()))
+        for number, chunk in enumerate(plan.chunks()):
+            if number not in kept.results:
+                kept.add(number, run_chunk(plan, chunk, subject, items))
+                advance(len(chunk))
+    return [row for chunk in kept.in_order() for row in chunk.rows]
 
 
 def run_chunk(plan: AuditPlan, chunk: range, subject: Subject, items: Mapping[int, Input] | None = None) -> ChunkRows:
     """Every experiment on the examples of a chunk: the same result wherever and in whatever order it is called."""
-    chosen = [registry.resolve("experiment", spec) for spec in plan.experiments]
+    known = items or {}
+    encoded = {n: known.get(n) or subject.encode(plan.examples[n].raw, truncate=plan.truncate) for n in chunk}
+    targets = {number: plan.examples[number].targets[0] for number in chunk}
+    return ChunkRows(audited_rows(subject, encoded, targets, plan.experiments, plan.seed), len(chunk))
+
+
+def audited_rows(
+    subject: Subject, items: Mapping[int, Input], targets: Mapping[int, Any], experiments: Sequence[str], seed: int
+) -> list[Row]:
+    """Every experiment on these examples, by their numbers in the data set, on which random choices depend."""
+    chosen = [registry.resolve("experiment", spec) for spec in experiments]
     engine = MaskedRuns(subject)
     found = []
     with subject.lent():
-        for number in chunk:
-            item = (items or {}).get(number) or subject.encode(plan.examples[number].raw, truncate=plan.truncate)
-            rows = rows_of(subject, [item], [None])
-            for place, one in enumerate(rows.inputs):
-                label = _label(subject, plan.examples[number].targets[0], one)
-                scene = partial(Scene, subject, one, engine, [plan.seed, number, place], label)
+        for number, item in items.items():
+            for place, one in enumerate(rows_of(subject, [item], [None]).inputs):
+                label = _label(subject, targets[number], one)
+                scene = partial(Scene, subject, one, engine, [seed, number, place], label)
                 found.append(_row(scene, chosen, number, int((~one.special).sum())))
-    return ChunkRows(found, len(chunk))
+    return found
 
 
 def _label(subject: Subject, target: Any, item: Input) -> int | None:
@@ -218,8 +223,8 @@ def _row(make: Callable[[], Scene], chosen: list[tuple[Record, dict[str, Any]]],
     return Row(number, scene.predicted, length, values, undefined)
 
 
-def _to_line(chunk: ChunkRows) -> str:
-    """The rows of a chunk as JSON; NaN becomes null."""
+def _to_record(chunk: ChunkRows) -> dict[str, Any]:
+    """The rows of a chunk as JSON values; NaN becomes null."""
     rows = [
         {
             **vars(row),
@@ -227,15 +232,15 @@ def _to_line(chunk: ChunkRows) -> str:
         }
         for row in chunk.rows
     ]
-    return json.dumps({"rows": rows, "examples": chunk.examples})
+    return {"rows": rows, "examples": chunk.examples}
 
 
 def _plain(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _from_line(parsed: dict[str, Any]) -> ChunkRows:
-    """The inverse of `_to_line`, after JSON was parsed."""
+def _from_record(parsed: dict[str, Any]) -> ChunkRows:
+    """The inverse of `_to_record`."""
     rows = []
     for row in parsed["rows"]:
         values = [

@@ -26,9 +26,9 @@ from whence.measure.plans import (
     hidden_by_each,
     measured,
     specs_of,
-    weights_digest,
 )
 from whence.measure.rationales import marks
+from whence.model.identity import model_hash
 from whence.model.masked_runs import MaskedRuns
 from whence.model.subject import Subject
 from whence.model.target_specs import resolve
@@ -58,7 +58,7 @@ def evaluated(
     measures = fitted_metrics(subject, encoded.first, metrics)
     plan = Plan(
         model=subject.name,
-        weights="" if resume is None else weights_digest(subject),
+        weights="" if resume is None else model_hash(subject),
         examples=examples,
         methods=names,
         metrics=specs_of(measures),

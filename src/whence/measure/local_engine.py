@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import IO, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from whence.core import registry
+from whence.core.checksums import checksum, sealed, unsealed
 from whence.core.inputs import Input
+from whence.core.locking import Busy, held
 from whence.measure.plans import Measurements, Plan, joined, run_chunk
 from whence.methods.explaining import Settings, explained
 from whence.model.masked_runs import MaskedRuns
@@ -39,24 +41,20 @@ def run_plan(
     `resume` names a file to which the numbers of every chunk are added; a run that was stopped goes on from it.
     `resumable` is False where the caller offers no such file. `items` and `engine` are as in `run_chunk`.
     """
-    file = ResumeFile(resume, plan.heading(), _as_line, _from_line) if resume is not None else None
-    done = file.results if file is not None else []
     with (
-        resume_hint(len(plan.examples), done, resume, resumable),
+        kept_results(resume, plan.heading(), _to_record, _from_record, "an evaluation") as kept,
+        resume_hint(len(plan.examples), kept.results, resume, resumable),
         progress_bar(doing, len(plan.examples), progress) as advance,
     ):
-        advance(sum(result.examples for result in done))
-        for chunk in plan.chunks()[len(done) :]:
-            done.append(run_chunk(plan, chunk, subject, items, engine))
-            if file is not None:
-                file.add(done[-1])
-            advance(len(chunk))
-        seconds = None if file is None else file.seconds
-        if seconds is None:
+        advance(sum(result.examples for result in kept.results.values()))
+        for number, chunk in enumerate(plan.chunks()):
+            if number not in kept.results:
+                kept.add(number, run_chunk(plan, chunk, subject, items, engine))
+                advance(len(chunk))
+        if kept.seconds is None:
             seconds = seconds_per_example(plan, subject, items) if timed else np.full(len(plan.methods), np.nan)
-            if file is not None:
-                file.add_seconds(seconds)
-    return joined(done), seconds
+            kept.add_seconds(seconds)
+    return joined(kept.in_order()), np.array(kept.seconds)
 
 
 def seconds_per_example(plan: Plan, subject: Subject, items: Mapping[int, Input]) -> np.ndarray:
@@ -94,7 +92,7 @@ def progress_bar(doing: str, examples: int, progress: bool) -> Iterator[Callable
 
 @contextmanager
 def resume_hint(
-    examples: int, done: Sequence[HasExamples], resume: str | Path | None, resumable: bool = True
+    examples: int, done: Mapping[int, HasExamples], resume: str | Path | None, resumable: bool = True
 ) -> Iterator[None]:
     """A scope in which Ctrl-C prints which results are kept, and how to go on."""
     try:
@@ -102,7 +100,7 @@ def resume_hint(
     except BaseException as error:
         if not _interrupted(error):
             raise
-        count = f"{sum(result.examples for result in done)} of {examples} examples"
+        count = f"{sum(result.examples for result in done.values())} of {examples} examples"
         if not resumable:
             message = f"stopped after {count}; nothing of it is kept"
         elif resume is None:
@@ -130,87 +128,118 @@ class HasExamples(Protocol):
 R = TypeVar("R", bound=HasExamples)
 
 
-class ResumeFile(Generic[R]):
-    """A file with a heading that describes the plan, a line per finished chunk, and a last line with seconds.
+class KeptResults(Generic[R]):
+    """The results of chunks by their number, each also a line of a file where there is one.
 
-    A file of another plan is refused. A line that was being written when the run was stopped is dropped. `to_line` and
-    `from_line` write the results of a chunk and read them from parsed JSON.
+    Every line carries its chunk's number, the checksum of the plan and a checksum of its own: a line that was cut,
+    changed, exchanged or copied from another file does not count, and its chunk is run again; of two lines of one chunk
+    the first counts. `to_record` and `from_record` turn the results of a chunk into JSON values and back.
     """
 
     def __init__(
-        self,
-        file: str | Path,
-        heading: dict[str, Any],
-        to_line: Callable[[R], str],
-        from_line: Callable[[dict[str, Any]], R],
-        what: str = "an evaluation",
+        self, file: IO[bytes] | None, plan: str, to_record: Callable[[R], Any], from_record: Callable[[Any], R]
     ) -> None:
-        self._what = what
-        self.path, self._to_line, self._from_line = Path(file), to_line, from_line
-        self.results: list[R] = []
+        self._file, self._plan = file, plan
+        self._to_record, self._from_record = to_record, from_record
+        self.results: dict[int, R] = {}
         self.seconds: np.ndarray | None = None
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        if any(line.strip() for line in lines):
-            self._check(lines[0], heading)
-            self._read(lines[1:])
-        self._write([json.dumps(heading), *map(self._to_line, self.results)])
-        if self.seconds is not None:
-            self.add_seconds(self.seconds)
 
-    def add(self, result: R) -> None:
+    def in_order(self) -> list[R]:
+        """The results in the order of their chunks."""
+        return [self.results[number] for number in sorted(self.results)]
+
+    def add(self, number: int, result: R) -> None:
         """Keep the results of a chunk."""
-        self._append(self._to_line(result))
+        self.results[number] = result
+        self._append({"chunk": number, "result": self._to_record(result)})
 
     def add_seconds(self, seconds: np.ndarray) -> None:
         """Keep the time of each method."""
-        self._append(json.dumps({"seconds": seconds.tolist()}))
+        self.seconds = seconds
+        self._append({"seconds": _plain(seconds)})
 
-    def _check(self, first: str, heading: dict[str, Any]) -> None:
-        try:
-            known = json.loads(first)
-        except ValueError:
-            known = None
-        if not isinstance(known, dict) or known.keys() != heading.keys():
-            raise ValueError(
-                f"{self.path.name} is no file of {self._what}; name one that was begun by one, or a new one"
-            )
-        if known != heading:
-            raise ValueError(
-                f"{self.path.name} holds {self._what} of another kind, of other data or of another model; give its "
-                "settings and data again, or name a new file"
-            )
-
-    def _read(self, lines: list[str]) -> None:
+    def read(self, lines: list[bytes]) -> None:
+        """Take over the lines of a file that are whole and of this plan."""
         for line in lines:
-            try:
-                parsed = json.loads(line)
-                if "seconds" in parsed:
-                    self.seconds = np.array(parsed["seconds"], float)
-                else:
-                    self.results.append(self._from_line(parsed))
-            except (ValueError, LookupError, TypeError):  # the line that was being written when the run was stopped
-                return
+            with suppress(ValueError, LookupError, TypeError, RecursionError):
+                record = unsealed(json.loads(line))
+                if record is None or record["plan"] != self._plan:
+                    continue
+                if "seconds" in record:
+                    self.seconds = np.array(record["seconds"], float)
+                elif record["chunk"] not in self.results:
+                    self.results[record["chunk"]] = self._from_record(record["result"])
 
-    def _write(self, lines: list[str]) -> None:
-        """Replace the file in one step, so that a stop while it is written loses nothing that was kept."""
-        complete_file = self.path.with_name(f"{self.path.name}.whole")
-        complete_file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        complete_file.replace(self.path)
-
-    def _append(self, line: str) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+    def _append(self, record: dict[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(sealed({**record, "plan": self._plan})).encode() + b"\n")
+            self._file.flush()
 
 
-def _as_line(result: Measurements) -> str:
-    """The numbers of a chunk as JSON; NaN becomes null."""
+@contextmanager
+def kept_results(
+    path: str | Path | None,
+    heading: dict[str, Any],
+    to_record: Callable[[R], Any],
+    from_record: Callable[[Any], R],
+    what: str,
+) -> Iterator[KeptResults[R]]:
+    """A scope in which the results of chunks are kept, in memory and in the file `path` where one is named.
+
+    A file of another plan is refused, and so is one that another process is writing. `what` names the work in errors.
+    """
+    plan = checksum(heading)
+    if path is None:
+        yield KeptResults(None, plan, to_record, from_record)
+        return
+    name = Path(path).name
+    with Path(path).open("a+b") as file, ExitStack() as scope:
+        try:
+            scope.enter_context(held(file))
+        except Busy:
+            raise ValueError(f"{name} is in use by another run; wait for its end, or name another file") from None
+        file.seek(0)
+        content = file.read()
+        first, *lines = content.split(b"\n")
+        kept = KeptResults(file, plan, to_record, from_record)
+        if first.strip():
+            _check_heading(name, first, heading, what)
+            kept.read(lines)
+            file.write(b"" if content.endswith(b"\n") else b"\n")  # ends the line that was being written at a stop
+        else:
+            file.truncate(0)
+            file.write(json.dumps(sealed(heading)).encode() + b"\n")
+        file.flush()
+        yield kept
+
+
+def _check_heading(name: str, first: bytes, heading: dict[str, Any], what: str) -> None:
+    """Refuse a file that was begun for another plan, or by another program."""
+    try:
+        known = unsealed(json.loads(first))
+    except (ValueError, RecursionError):
+        known = None
+    if known is None or known.keys() != heading.keys():
+        raise ValueError(f"{name} is no file of {what}; name one that was begun by one, or a new one")
+    if known != heading:
+        raise ValueError(
+            f"{name} holds {what} of another kind, of other data or of another model; give its settings and data "
+            "again, or name a new file"
+        )
+
+
+def _plain(array: np.ndarray) -> Any:
+    """The numbers of an array as JSON holds them; NaN becomes null."""
+    return np.where(np.isnan(array), np.array(None), array).tolist()
+
+
+def _to_record(result: Measurements) -> dict[str, Any]:
+    """The numbers of a chunk."""
     arrays = {"values": result.values, "curves": result.curves, "curve_counts": result.curve_counts}
-    return json.dumps({name: np.where(np.isnan(a), np.array(None), a).tolist() for name, a in arrays.items()})
+    return {name: _plain(array) for name, array in arrays.items()}
 
 
-def _from_line(parsed: dict[str, Any]) -> Measurements:
-    """The inverse of `_as_line`, after JSON was parsed."""
-    values, curves = np.array(parsed["values"], float), np.array(parsed["curves"], float)
-    if values.ndim != 4 or curves.ndim != 3:
-        raise ValueError("the line is not whole")
-    return Measurements(values, curves, np.array(parsed["curve_counts"], int))
+def _from_record(record: dict[str, Any]) -> Measurements:
+    """The inverse of `_to_record`."""
+    values, curves = np.array(record["values"], float), np.array(record["curves"], float)
+    return Measurements(values, curves, np.array(record["curve_counts"], int))

@@ -5,20 +5,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import CodeType
 from typing import Any, Literal
 
 import numpy as np
 
 from whence.core import registry
+from whence.core.checksums import digest_of
 from whence.core.inputs import Input, Target
 from whence.core.results import Attribution
 from whence.core.statistics import larger_is_better, means_of
-from whence.core.storage import Storable
 from whence.measure.metric_protocol import Case, Curve
 from whence.measure.metric_runs import Measure, MetricRuns, cases_of, fitted, hidden_by
 from whence.measure.rationales import marks
@@ -27,7 +24,6 @@ from whence.model.masked_runs import MaskedRuns
 from whence.model.subject import Subject
 from whence.model.target_specs import resolve
 from whence.model.targets import Function
-from whence.model.weights import weights_sample
 
 MAX_EXAMPLES = 8  # in a chunk
 MAX_COST = 2**17  # of a chunk: features x features x explanations, as metrics ask for about one variant per feature
@@ -52,7 +48,7 @@ class Plan:
     """Every method on every target of every example, measured by every metric."""
 
     model: str  # the subject's name
-    weights: str  # a digest of some of the subject's weights, which tells models of one name apart
+    weights: str  # the hash of the model, weights and all, which tells models of one name apart
     examples: tuple[Example, ...]
     methods: tuple[str, ...]  # resolved specs
     metrics: tuple[str, ...]
@@ -186,34 +182,6 @@ def specs_of(measures: Sequence[Measure]) -> tuple[str, ...]:
 def hidden_by_each(subject: Subject, first: Input, metrics: Sequence[str]) -> tuple[str, ...]:
     """How each metric of a plan hides features; "" where it hides none."""
     return tuple(hidden_by(subject, first, *registry.resolve("metric", metric)) for metric in metrics)
-
-
-def weights_digest(subject: Subject) -> str:
-    """A digest of a few entries of every parameter, which tells models apart."""
-    return digest_of(weights_sample(subject))
-
-
-def digest_of(value: Any) -> str:
-    """A digest that tells data apart: texts, numbers, arrays and functions by content, other values by type."""
-    if isinstance(value, Mapping):
-        value = [[str(key), digest_of(one)] for key, one in value.items()]
-    elif isinstance(value, (list, tuple)):
-        value = [digest_of(one) for one in value]
-    elif isinstance(value, Storable):
-        value = digest_of(value.to_dict())
-    elif hasattr(value, "__code__"):
-        held = [cell.cell_contents for cell in value.__closure__ or ()]  # the variables around a function
-        value = [value.__qualname__, _code(value.__code__), digest_of([held, value.__defaults__, value.__kwdefaults__])]
-    elif not isinstance(value, (str, int, float, bool, Path, type(None))):
-        pixels = np.asarray(value.detach().cpu().float() if hasattr(value, "detach") else value)
-        value = [type(value).__name__, pixels.shape, "" if pixels.dtype == object else pixels.tobytes().hex()]
-    return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _code(code: CodeType) -> list[Any]:
-    """What a function does, without where it was written."""
-    constants = [_code(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
-    return [code.co_code.hex(), code.co_names, constants]
 
 
 # ---- running a chunk -------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,6 +78,8 @@ class Settings:
     progress: bool = False
     notes: tuple[str, ...] = ()  # what every attribution of the call says about itself
     masked_runs: MaskedRuns | None = None  # an engine that others ask too; None: one per batch
+    # Spec -> seconds, added to where it is given; a pass that methods share counts for the first that needs it.
+    seconds: dict[str, float] | None = None
 
 
 @dataclass(eq=False)
@@ -92,7 +95,7 @@ def explained(
     subject: Subject, items: list[Input], specs: list[Spec], targets: list[Any], settings: Settings
 ) -> list[list[Attribution]]:
     """Every method on every input: attributions[input][method]. Methods share the passes of every batch."""
-    _check_tasks(subject, specs)
+    check_tasks(subject, specs)
     rows = rows_of(subject, items, targets)
     if not rows.inputs:
         return []
@@ -107,7 +110,8 @@ def explained(
     return [_joined(item, [found[row] for row in own]) for item, own in zip(items, rows.places, strict=True)]
 
 
-def _check_tasks(subject: Subject, specs: list[Spec]) -> None:
+def check_tasks(subject: Subject, specs: Iterable[Spec]) -> None:
+    """Refuse a method that does not work on models of this kind."""
     for record, _ in specs:
         if subject.task not in record.tasks:
             fitting = ", ".join(record.tasks)
@@ -133,9 +137,14 @@ def _explained_batch(
     batch.needs = frozenset().union(*(record.wanted(options) for record, options in specs))
     batch.masked_runs = settings.masked_runs or MaskedRuns(subject, keep_logits=False)
     for record, options in specs:
+        started = time.perf_counter()
         result = record(subject, batch, aim, **options)
         result = result if isinstance(result, Explained) else Explained(result)
-        yield _attributions(subject, batch, aim, (record, options), result, settings.notes)
+        found = _attributions(subject, batch, aim, (record, options), result, settings.notes)
+        if settings.seconds is not None:
+            spec = record.spec(options)
+            settings.seconds[spec] = settings.seconds.get(spec, 0.0) + time.perf_counter() - started
+        yield found
     batch.trace = batch.masked_runs = None
 
 

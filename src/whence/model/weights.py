@@ -28,15 +28,6 @@ def duplicate(subject: Subject) -> Subject:
     )
 
 
-def weights_sample(subject: Subject) -> list[tuple[str, list[float]]]:
-    """Every parameter's name and three of its entries: enough to tell two models apart, at next to no cost."""
-    sampled = []
-    for name, parameter in subject.model.named_parameters():
-        flat = parameter.detach().flatten()
-        sampled.append((name, [float(flat[place]) for place in (0, len(flat) // 3, -1)] if len(flat) else []))
-    return sampled
-
-
 def stages(subject: Subject, item: Input) -> list[list[str]]:
     """The modules with weights in the order of their first calls, grouped: each block, and those between two blocks."""
     batch = subject.batch([item])

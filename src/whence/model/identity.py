@@ -1,0 +1,108 @@
+"""Which model gave a number: hashes of all of its weights, of its code and settings, and of how it encodes inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import weakref
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.core.checksums import checksum, digest_of
+from whence.model.loan import Samples, configs
+from whence.model.subject import Subject
+
+_known: weakref.WeakKeyDictionary[nn.Module, tuple[Any, Samples, str]] = weakref.WeakKeyDictionary()
+_PLAIN = (str, int, float, bool, type(None), torch.dtype)
+# Entries of a config that say where it came from, not what the model computes.
+_PROCESSOR_PARTS = ("tokenizer", "image_processor")
+_ORIGIN = ("transformers_version", "name_or_path", "dtype", "torch_dtype")
+
+
+def model_hashes(subject: Subject) -> dict[str, str]:
+    """Hashes that tell models apart: "weights" (every number), "settings" (modules, config, task), "encoding"."""
+    return {"weights": weights_hash(subject.model), "settings": _settings(subject), "encoding": _encoding(subject)}
+
+
+def model_hash(subject: Subject) -> str:
+    """One hash of all that `model_hashes` tells apart."""
+    return checksum(model_hashes(subject))
+
+
+def weights_hash(model: nn.Module) -> str:
+    """The SHA-256 of every parameter and buffer: name, type, shape and bytes.
+
+    The hash of a model is kept until a parameter or buffer is exchanged or written to.
+    """
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    state = [(name, id(one), None if one.is_inference() else one._version, one.data_ptr()) for name, one in tensors]
+    known = _known.get(model)
+    if known is not None and known[0] == state and not known[1].changed():
+        return known[2]
+    found = hashlib.sha256()
+    for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(_content(tensor))
+    _known[model] = (state, Samples([p for p in model.parameters() if not p.is_inference()]), found.hexdigest())
+    return found.hexdigest()
+
+
+def _content(tensor: Tensor) -> Any:
+    """The bytes of a tensor, without a copy where its memory is here and in one piece."""
+    if tensor.is_meta or not tensor.numel():
+        return b""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return str(tensor.detach().cpu()).encode()
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def _settings(subject: Subject) -> str:
+    """Everything but weights that decides what the model computes: its modules and their settings, configs, task."""
+    modules = [
+        [name, f"{type(module).__module__}.{type(module).__qualname__}", _attributes(module)]
+        for name, module in subject.model.named_modules()
+    ]
+    known = [
+        json.dumps({k: v for k, v in vars(config).items() if not k.startswith("_") and k not in _ORIGIN}, default=str)
+        for config in configs(subject.model)
+    ]
+    return checksum([modules, known, subject.task, list(subject.labels or ()), str(subject.dtype)])
+
+
+def _attributes(module: nn.Module) -> dict[str, str]:
+    """The plain settings of a module, as `eps`, and the functions that it holds, by name."""
+    found = {}
+    for name, value in vars(module).items():
+        if name.startswith("_") or name == "training":
+            continue
+        if isinstance(value, _PLAIN):
+            found[name] = repr(value)
+        elif isinstance(value, (list, tuple)) and all(isinstance(one, _PLAIN) for one in value):
+            found[name] = repr(list(value))
+        elif hasattr(value, "__qualname__"):
+            found[name] = f"{value.__module__}.{value.__qualname__}"
+    return found
+
+
+def _encoding(subject: Subject) -> str:
+    """How raw inputs become tensors: tokenizer, image processor, own functions."""
+    parts: list[Any] = [_function(one) for one in (subject._encode, subject._output)]
+    for holder in (subject.processor, *(getattr(subject.processor, part, None) for part in _PROCESSOR_PARTS)):
+        backend = getattr(holder, "backend_tokenizer", None)
+        if backend is not None:
+            parts.append(backend.to_str())
+        elif hasattr(holder, "get_vocab"):
+            parts.append(sorted(holder.get_vocab().items()))
+        elif hasattr(holder, "to_json_string"):
+            parts.append(holder.to_json_string())
+        parts.append(type(holder).__name__)
+    return checksum(parts)
+
+
+def _function(function: Any) -> str:
+    """A function by what it does, an object that can be called by its type."""
+    known = function.func if isinstance(function, partial) else function
+    return digest_of(known) if hasattr(known, "__code__") else type(known).__qualname__

@@ -23,6 +23,9 @@ _PUBLIC = {
     "audit_names": "api",
     "concept": "api",
     "maximize": "api",
+    "run": "api",
+    "verify": "api",
+    "load_run": "runs.reading",
     "load_result": "core.results",
     "report": "core.reports",
     "list_methods": "api",
@@ -43,7 +46,9 @@ _PUBLIC = {
     "Input": "core.inputs",
     "Maximisation": "core.maximisations",
     "PictureGrid": "core.picture_grids",
+    "Plan": "runs.plans",
     "Report": "core.reports",
+    "Run": "runs.reading",
     "RunSummary": "core.run_summaries",
     "NameAudit": "core.name_audits",
     "Score": "core.scoreboards",
@@ -69,7 +74,9 @@ if TYPE_CHECKING:
         list_metrics,
         list_models,
         maximize,
+        run,
         score,
+        verify,
     )
     from whence.core.attention_maps import AttentionMaps
     from whence.core.audits import Audit, Finding
@@ -86,6 +93,8 @@ if TYPE_CHECKING:
     from whence.core.sensitivities import Sensitivity
     from whence.model.loading import load, wrap
     from whence.model.subject import Subject
+    from whence.runs.plans import Plan
+    from whence.runs.reading import Run, load_run
 
 __all__ = [
     "Arbitration",
@@ -100,7 +109,9 @@ __all__ = [
     "Maximisation",
     "NameAudit",
     "PictureGrid",
+    "Plan",
     "Report",
+    "Run",
     "RunSummary",
     "Score",
     "Scoreboard",
@@ -124,11 +135,14 @@ __all__ = [
     "list_models",
     "load",
     "load_result",
+    "load_run",
     "maximize",
     "method",
     "metric",
     "report",
+    "run",
     "score",
+    "verify",
     "wrap",
 ]
 

@@ -6,6 +6,7 @@ from whence.api.asking import audit, audit_names, concept, maximize
 from whence.api.explaining import attention_maps, compare, conservation, explain
 from whence.api.listing import list_experiments, list_methods, list_metrics, list_models
 from whence.api.measuring import arbitrate, evaluate, score
+from whence.api.running import run, verify
 
 __all__ = [
     "arbitrate",
@@ -22,5 +23,7 @@ __all__ = [
     "list_metrics",
     "list_models",
     "maximize",
+    "run",
     "score",
+    "verify",
 ]

@@ -2,10 +2,11 @@
 
 `program` holds `main` and the class of commands; `arguments` and `output` hold what commands share. The commands
 stand in modules by group: explaining, looking (attention, conservation), conceiving (concept, maximize), measuring,
-auditing, reporting, serving, listing. Importing such a module registers its commands, in the order of the help page.
+auditing, running, reporting, serving, listing. Importing such a module registers its commands, in the order of the
+help page.
 """
 
-from whence.cli import explaining, looking, conceiving, measuring, auditing, reporting, serving, listing  # isort: skip
+from whence.cli import explaining, looking, conceiving, measuring, auditing, running, reporting, serving, listing  # isort: skip
 from whence.cli.program import app, main
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "main",
     "measuring",
     "reporting",
+    "running",
     "serving",
 ]

@@ -1,1 +1,1 @@
-"""Runs over data sets: a plan cut into chunks, engines that run them here or on Ray, Parquet shards that lose nothing."""
+"""Runs over data sets: plans cut into chunks, engines here and on Ray, Parquet shards that lose nothing."""

@@ -35,9 +35,9 @@ class Plan:
     """Every method, metric and experiment on every row of a data set.
 
     `model` is the name of an embedded model, a folder, a hub id or "package:function" (a function without arguments
-    that returns a Subject); or a Subject, which only the local engine in this process can run. `data` is what `evaluate`
-    takes: a file, several, a folder, a pattern such as "data/*.parquet", a data frame, a list. The results are written
-    to `folder`; a plan that was begun there goes on.
+    that returns a Subject); or a Subject, which only the local engine in this process can run. `data` is what
+    `evaluate` takes: a file, several, a folder, a pattern such as "data/*.parquet", a data frame, a list. The results
+    are written to `folder`; a plan that was begun there goes on.
     """
 
     model: str | Path | Subject

@@ -1,0 +1,103 @@
+"""The engine that runs chunks on Ray, on this machine or on a cluster."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from whence.core import display
+from whence.core.wording import in_one_line
+from whence.runs.engines.events import Died, Done, Event, Failed, Ready
+from whence.runs.plans import Plan
+from whence.runs.workers import Task, Worker
+
+OBJECT_STORE = 256 * 2**20  # bytes of a cluster that is started here: rows and names of files go through it, no tables
+
+
+class RayEngine:
+    """Workers are Ray actors, which Ray begins anew when they die; tables stay with them and are staged as files."""
+
+    def __init__(self, plan: Plan, staging: Path, workers: int, threads: int | None, address: str | None) -> None:
+        display.need("ray", "ray", "--engine ray")
+        import ray
+
+        self._ray, self.workers = ray, workers
+        self.name = f"ray, {workers} worker{'s' * (workers != 1)}"
+        self._owns_cluster = not ray.is_initialized()
+        if self._owns_cluster:
+            _connect(ray, workers, address)
+        own = threads or 1
+        actor: Any = ray.remote(max_restarts=-1, max_task_retries=0, num_cpus=1)(_Actor)
+        given = plan.as_elsewhere(), str(staging.resolve()), own
+        self._actors = [actor.remote(number, *given) for number in range(workers)]
+        self._asked = {one.ready.remote(): number for number, one in enumerate(self._actors)}
+
+    def submit(self, worker: int, task: Task) -> None:
+        self._asked[self._actors[worker].run.remote(task)] = worker
+
+    def wait(self, seconds: float) -> list[Event]:
+        finished, _ = self._ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
+        if not finished:
+            finished, _ = self._ray.wait(list(self._asked), num_returns=1, timeout=seconds)
+        return [self._event(reference) for reference in finished]
+
+    def _event(self, reference: Any) -> Event:
+        """What a finished call of an actor says."""
+        worker = self._asked.pop(reference)
+        try:
+            event: Event = self._ray.get(reference)
+            return event
+        except self._ray.exceptions.RayActorError as error:
+            self._asked[self._actors[worker].ready.remote()] = worker  # Ray begins the actor again
+            return Died(worker, f"its actor ended: {in_one_line(error)}")
+        except self._ray.exceptions.RayError as error:
+            return Failed(worker, in_one_line(error))
+
+    def close(self) -> None:
+        for actor in self._actors:
+            self._ray.kill(actor)
+        if self._owns_cluster:
+            self._ray.shutdown()
+
+
+class _Actor:
+    """A worker in a process of Ray's; errors are told as events, because Ray would wrap them in pages of text."""
+
+    def __init__(self, number: int, plan: dict[str, Any], staging: str, threads: int) -> None:
+        self._number = number
+        self._error = ""
+        try:
+            self._worker = Worker(Plan.from_dict(plan), Path(staging), f"ray {number}", threads)
+        except Exception as error:
+            self._error = _sentence(error)
+
+    def ready(self) -> Event:
+        if self._error:
+            return Failed(self._number, self._error)
+        return Ready(self._number, self._worker.hashes, self._worker.subject.name, self._worker.subject.generates)
+
+    def run(self, task: Task) -> Event:
+        try:
+            return Done(self._number, self._worker.run(task))
+        except Exception as error:
+            return Failed(self._number, _sentence(error))
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error) if isinstance(error, (ValueError, TypeError, OSError, ImportError)) else repr(error)
+    return " ".join(text.split())
+
+
+def _connect(ray: Any, workers: int, address: str | None) -> None:
+    """Join the cluster at an address, or start one of this size on this machine."""
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if address is None:
+        paths = os.pathsep.join(path for path in sys.path if path)  # workers import what can be imported here
+        settings |= {"num_cpus": workers, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        settings["runtime_env"] = {"env_vars": {"PYTHONPATH": paths}}
+    try:
+        ray.init(address=address or "local", **settings)
+    except ConnectionError as error:
+        raise ValueError(f"no Ray cluster answers at {address!r}: {in_one_line(error)}") from error

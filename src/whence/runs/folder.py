@@ -1,0 +1,180 @@
+"""The folder of a run: a manifest, shards that are committed one by one, a lock.
+
+    run/manifest.json                     plan, hashes, versions, under a checksum
+    run/explanations/part-*.parquet       the results, a shard per chunk
+    run/staging/                          shards that are not committed yet; emptied by every run
+    run/lock                              held by the process that commits
+
+Only the process that holds the lock commits, by renaming a staged shard: a chunk is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from whence.core.checksums import checksum, sealed, unsealed
+from whence.core.locking import Busy, is_locked, locked
+from whence.core.wording import counted, shown
+from whence.runs.shards import Damaged, Facts, check_shard, chunk_of
+
+FORMAT = 1
+SHARDS = "explanations"
+
+
+class RunFolder:
+    """The files of a run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.shards, self.staging = self.path / SHARDS, self.path / "staging"
+        self.manifest_file, self.lock_file = self.path / "manifest.json", self.path / "lock"
+        self.summary_file = self.path / "summary.json"
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @contextmanager
+    def held(self, wait: bool = False) -> Iterator[None]:
+        """Hold the folder alone; a folder that holds other things is refused."""
+        if self.path.is_dir() and not self.lock_file.exists() and any(self.path.iterdir()):
+            raise ValueError(f"{shown(str(self))} holds other files and no run; name a new folder")
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{shown(str(self))} is a file; name a folder for the results")
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with locked(self.lock_file, wait):
+                for folder in (self.shards, self.staging):
+                    folder.mkdir(exist_ok=True)
+                yield
+        except Busy:
+            raise ValueError(
+                f"another run is writing to {shown(str(self))}; wait for its end (--wait) or name a new folder"
+            ) from None
+
+    @property
+    def running(self) -> bool:
+        """Whether a process is at work on the folder."""
+        return is_locked(self.lock_file)
+
+    def clear_staging(self) -> None:
+        """Remove what earlier runs staged and did not commit."""
+        for entry in self.staging.iterdir():
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+
+    # ---- the manifest ------------------------------------------------------------------------------------------------
+
+    def manifest(self) -> dict[str, Any]:
+        """What the run is; an error in one sentence where the folder has no manifest, or a damaged one."""
+        if not self.path.is_dir():
+            raise FileNotFoundError(f"there is no folder {shown(str(self))} of a run")
+        try:
+            found = unsealed(json.loads(self.manifest_file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            raise ValueError(f"{shown(str(self))} has no manifest.json: no run was begun there") from None
+        except (ValueError, RecursionError, OSError):
+            found = None
+        if found is None:
+            raise ValueError(
+                f"manifest.json of {shown(str(self))} is damaged; run its plan again, which writes it anew and keeps "
+                "the shards that are whole"
+            )
+        if found.get("format") != FORMAT:
+            raise ValueError(f"manifest.json of {shown(str(self))} has format {found.get('format')!r}, not {FORMAT}")
+        return found
+
+    def begin(self, manifest: dict[str, Any]) -> None:
+        """Write the manifest; the folder of another plan, model or data is refused, a damaged manifest replaced."""
+        try:
+            known: dict[str, Any] | None = self.manifest()
+        except ValueError:
+            known = None
+        if known is not None and known["identity"] != manifest["identity"]:
+            differing = _differences(known["heading"], manifest["heading"])
+            raise ValueError(f"{shown(str(self))} holds a run of {differing}; give that again, or name a new folder")
+        if known is None:
+            self.write(self.manifest_file, json.dumps(sealed(manifest), indent=1, ensure_ascii=True))
+
+    def write(self, file: Path, text: str) -> None:
+        """Replace a file in one step."""
+        draft = file.with_name(f".{file.name}.draft")
+        with draft.open("w", encoding="utf-8") as open_file:
+            open_file.write(text)
+            open_file.flush()
+            os.fsync(open_file.fileno())
+        draft.replace(file)
+
+    # ---- shards ------------------------------------------------------------------------------------------------------
+
+    def commit(self, staged: Path) -> None:
+        """Take a staged shard over: from here on its chunk is done."""
+        staged.rename(self.shards / staged.name)
+        staged.parent.rmdir()
+
+    def committed(self, run: str) -> tuple[dict[int, tuple[Path, Facts]], list[str]]:
+        """The whole shards by chunk, and a sentence on each file that is none; of two of a chunk, the first counts."""
+        found: dict[int, tuple[Path, Facts]] = {}
+        damaged = []
+        for path in sorted(self.shards.iterdir()):
+            try:
+                facts = check_shard(path, run)
+                if facts.chunk in found:
+                    raise Damaged(f"{path.name} holds chunk {facts.chunk} a second time")
+                found[facts.chunk] = path, facts
+            except Damaged as error:
+                damaged.append(str(error))
+        return found, damaged
+
+    def set_aside(self, run: str, layout_chunks: int) -> tuple[dict[int, Facts], list[str]]:
+        """The facts of the shards that count; all other files are moved out of the way, and told."""
+        found, damaged = self.committed(run)
+        for number in [number for number in found if number >= layout_chunks]:
+            damaged.append(f"{found.pop(number)[0].name} is of a chunk that the data does not have")
+        keep = {path for path, _ in found.values()}
+        others = [path for path in self.shards.iterdir() if path not in keep]
+        for path in others:
+            aside = self.path / "damaged"
+            aside.mkdir(exist_ok=True)
+            path.rename(aside / f"{time.time_ns()}-{path.name}")
+        return {number: facts for number, (_, facts) in found.items()}, damaged
+
+    def files(self) -> list[Path]:
+        """The shards in the order of their chunks."""
+        return sorted(path for path in self.shards.glob("part-*.parquet") if chunk_of(path) is not None)
+
+
+def manifest_of(
+    plan: dict[str, Any], heading: dict[str, Any], *, model: str, rows: int, chunks: int, generates: bool, **facts: Any
+) -> dict[str, Any]:
+    """The manifest of a run: `heading` is what its numbers depend on, and makes its identity."""
+    return {
+        "format": FORMAT,
+        "identity": checksum(heading),
+        "heading": heading,
+        "plan": plan,
+        "model": model,
+        "rows": rows,
+        "chunks": chunks,
+        "generates": generates,
+        **facts,
+    }
+
+
+def _differences(known: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """In what two headings differ, in words."""
+    found = [name for name in wanted if name not in ("model", "data") and known.get(name) != wanted[name]]
+    words = [f"other {name}" for name in found]
+    words += [f"another model ({_parts(known['model'], wanted['model'])})"] if known["model"] != wanted["model"] else []
+    words += ["other data"] if known["data"] != wanted["data"] else []
+    return ", ".join(words) or counted(len(known), "setting")
+
+
+def _parts(known: Any, wanted: dict[str, str]) -> str:
+    differing = [name for name in wanted if not isinstance(known, dict) or known.get(name) != wanted[name]]
+    return f"its {' and '.join(differing)} differ"

@@ -14,6 +14,7 @@ from whence.core.name_audits import GroupTest, NameAudit
 from whence.core.picture_grids import PictureGrid
 from whence.core.relevance_balance import Conservation, ModuleRelevance
 from whence.core.results import Attribution, Comparison, Result
+from whence.core.run_summaries import FrequentFeature, RunSummary, Verification, WorkerShare
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
 from whence.core.sensitivities import Sensitivity
 
@@ -262,6 +263,79 @@ def units_example(
     )
 
 
+def run_example(**changes: Any) -> RunSummary:
+    """A run of two methods over 2,000 sentences on two workers, of which 1,200 are done."""
+    lrp, ig = "lrp", "integrated_gradients(steps=50)"
+    board = scoreboard_example(2, 8, methods=(lrp, ig), metrics=("auac", "au_mse(steps=5)"), curves=None)
+    given: dict[str, Any] = {
+        "name": "sst2-dev",
+        "state": "running",
+        "model": "sst2",
+        "weights": "9f2c61d0a4b7e85310cc7f4d2ab9e6673f1d0b5842ce9a7716e0d3b8f5a4c921",
+        "data": "dev-0.parquet and dev-1.parquet, column 'sentence'",
+        "methods": (lrp, ig),
+        "metrics": board.metrics,
+        "seed": 3,
+        "engine": "ray, 2 workers",
+        "examples": 2000,
+        "done": 1200,
+        "failed": 4,
+        "chunks": 63,
+        "chunks_done": 38,
+        "seconds": 200.4,
+        "method_seconds": (61.27, 318.9),
+        "failures": {
+            "the text has 611 tokens, and the model takes 512; truncate it with --truncate": 1,
+            "text is empty: a text needs at least one letter": 3,
+        },
+        "workers": (WorkerShare("ray 0", 20, 631, 191.3), WorkerShare("ray 1", 18, 569, 188.9)),
+        "features": (
+            FrequentFeature(lrp, "masterful", 9, 1.31, 0.412),
+            FrequentFeature(lrp, "not", 88, -0.842, 0.274),
+            FrequentFeature(lrp, "##less", 41, -0.513, 0.191),
+            FrequentFeature(lrp, "film", 214, 0.0412, 0.048),
+            FrequentFeature(ig, "dull", 17, -0.911, 0.388),
+            FrequentFeature(ig, "not", 88, -0.402, 0.203),
+            FrequentFeature(ig, "warm", 23, 0.371, 0.177),
+        ),
+        "board": board,
+        "versions": {"whence": "0.1.0", "torch": "2.8.0", "transformers": "5.0.0", "numpy": "2.3.1"},
+        "notes": ("columns are separated by tabs, and fields may stand in quotation marks",),
+    }
+    return RunSummary(**given | changes)
+
+
+def empty_run(**changes: Any) -> RunSummary:
+    """The same run before its first chunk."""
+    nothing: dict[str, Any] = {"done": 0, "failed": 0, "chunks_done": 0, "seconds": 0.0, "method_seconds": (0.0, 0.0)}
+    none = {"failures": {}, "workers": (), "features": (), "board": None, "versions": None, "weights": ""}
+    return run_example(**nothing | none | changes)
+
+
+def verification_example(**changes: Any) -> Verification:
+    """Forty rows computed again: most are equal, some differ a little, one too much."""
+    differences = np.zeros(40)
+    differences[25:] = 10.0 ** np.linspace(-9, -4, 15)
+    given: dict[str, Any] = {
+        "name": "sst2-dev",
+        "model": "sst2",
+        "chunks": (3, 17, 41),
+        "rows": 40,
+        "equal": 25,
+        "differences": differences,
+        "tolerance": 2e-5,
+        "reasons": ("torch 2.8.0 made the run, and torch 2.9.1 is installed here",),
+        "damaged": ("chunk-00017.parquet has another checksum than the manifest says",),
+        "notes": ("3 of 63 chunks were drawn with seed 0",),
+    }
+    return Verification(**given | changes)
+
+
+def same_again(rows: int = 40) -> Verification:
+    """All rows came out the same."""
+    return verification_example(rows=rows, equal=rows, differences=np.zeros(rows), damaged=(), reasons=())
+
+
 def every_result() -> dict[str, Result]:
     """One result of every type, and the kinds of inputs that are drawn differently."""
     generated, picture = generated_example(), picture_example(text="a moon")
@@ -290,5 +364,9 @@ def every_result() -> dict[str, Result]:
         "audit": audit_example("explains", "does not", "cannot tell"),
         "concepts": sensitivity_example(),
         "units": units_example([1.0, 2.0], [9.0, 3.0], [8.0, 2.5], [[4.0, 2.0], [3.0, 2.0]]),
+        "run": run_example(),
+        "run without anything done": empty_run(),
+        "verification": verification_example(),
+        "verification of equal rows": same_again(),
         "a picture of a unit": units_example([1.0], [9.0], [8.0], made=np.zeros((8, 8, 3), np.uint8)),
     }

@@ -28,14 +28,17 @@ from results_by_hand import (
     maps_example,
     names_example,
     picture_example,
+    run_example,
     score_example,
     scoreboard_example,
     text_example,
+    verification_example,
 )
 from whence.core import display
 from whence.core.attention_maps import AttentionSelection
 from whence.core.inputs import Target
 from whence.core.results import Attribution, Comparison, Result
+from whence.core.run_summaries import FrequentFeature, WorkerShare
 from whence.core.scoreboards import Score
 
 RESULTS = every_result()
@@ -325,6 +328,18 @@ def evil_results() -> dict[str, Result]:
             notes=(EVIL,),
         ),
         "scoreboard": board,
+        "run": run_example(
+            **{key: EVIL for key in ("name", "model", "weights", "data", "engine")},
+            methods=("a", EVIL),
+            metrics=(EVIL,),
+            failures={EVIL: 1},
+            workers=(WorkerShare(EVIL, 1, 1, 1.0),) * 2,
+            features=(FrequentFeature(EVIL, EVIL, 2, -1.0, 0.5),),
+            board=board,
+            versions={EVIL: EVIL},
+            notes=(EVIL,),
+        ),
+        "verification": verification_example(name=EVIL, model=EVIL, reasons=(EVIL,), damaged=(EVIL,), notes=(EVIL,)),
         "arbitration": arbitration_example(
             metric=EVIL, candidates=(EVIL, "b", "c"), explanations=(first,), board=board, notes=(EVIL,)
         ),

@@ -9,9 +9,10 @@ import numpy as np
 from whence.core.inputs import check_axis
 from whence.core.results import Result
 from whence.core.scoreboards import Scoreboard
-from whence.core.storage import Storable
+from whence.core.storage import Storable, floats, read_only
 
 STATES = ("running", "stopped", "finished")
+LARGEST = 2**53  # of a count or a time: the whole numbers that a float holds exactly
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +24,10 @@ class WorkerShare(Storable):
     examples: int
     seconds: float  # busy, reading the model left out
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_amounts(chunks=self.chunks, examples=self.examples, seconds=self.seconds)
+
 
 @dataclass(frozen=True, eq=False)
 class FrequentFeature(Storable):
@@ -33,6 +38,10 @@ class FrequentFeature(Storable):
     count: int  # examples that it occurs in
     score: float  # mean of its scores, those of one example added up
     share: float  # mean share of the absolute scores of its example, 0 to 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_amounts(count=self.count, share=self.share)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,6 +78,12 @@ class RunSummary(Result):
         if self.state not in STATES:
             raise ValueError(f"the state of a run is one of {', '.join(STATES)}, not {self.state!r}")
         check_axis("method_seconds", "method", len(self.method_seconds), len(self.methods))
+        counts = ("examples", "done", "failed", "chunks", "chunks_done", "seconds")
+        _check_amounts(**{name: getattr(self, name) for name in counts})
+        for seconds in self.method_seconds:
+            _check_amounts(method_seconds=seconds)
+        for count in self.failures.values():
+            _check_amounts(failures=count)
 
     def __repr__(self) -> str:
         return f"RunSummary({self.name}: {self.state}, {self.done} of {self.examples} examples, {self.failed} failed)"
@@ -101,7 +116,11 @@ class Verification(Result):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._set("differences", read_only(floats("differences", self.differences)))
+        if self.differences.ndim != 1 or (self.differences < 0).any():
+            raise ValueError("differences must be a list of numbers that are not negative, one per row")
         check_axis("differences", "row", len(self.differences), self.rows)
+        _check_amounts(rows=self.rows, equal=self.equal, tolerance=self.tolerance)
 
     def __repr__(self) -> str:
         return f"Verification({self.name}: {self.verdict})"
@@ -117,3 +136,10 @@ class Verification(Result):
         ):
             return "different"
         return "the same to the bit" if self.equal == self.rows else f"the same within {self.tolerance:g}"
+
+
+def _check_amounts(**amounts: float) -> None:
+    """An error for a count or a time that is negative, not finite, or beyond all that can be counted."""
+    for name, amount in amounts.items():
+        if not 0 <= amount <= LARGEST:
+            raise ValueError(f"{name} must lie between 0 and {LARGEST}, got {amount}")

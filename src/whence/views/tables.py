@@ -15,9 +15,11 @@ from whence.core.name_audits import NameAudit
 from whence.core.picture_grids import PictureGrid
 from whence.core.relevance_balance import Conservation
 from whence.core.results import Attribution, Comparison
+from whence.core.run_summaries import RunSummary, Verification
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
 from whence.core.sensitivities import Sensitivity
 from whence.views.content.conservation import methods
+from whence.views.content.run_summary import method_times
 from whence.views.content.sensitivity import rows as sensitivity_rows
 
 FEATURE = ("feature", "stream", "special", "score")
@@ -156,3 +158,29 @@ def audit(a: Audit) -> Table:
         for own, value in zip(facts, quantity.values.tolist(), strict=True)
     ]
     return Table(columns, rows)
+
+
+@display.table.register(RunSummary)
+def run_summary(r: RunSummary) -> Table:
+    """A row per method: its time and the means of its metrics, NaN where it has none.
+
+    The examples that are done and those that failed, by at least one method, are those of the whole run.
+    """
+    metrics = () if r.board is None else r.board.metrics
+    rows: list[tuple[Any, ...]] = []
+    for time in method_times(r):
+        means = [_mean(r.board, time.spec, metric) for metric in metrics]
+        rows.append((time.spec, r.done, r.failed, float(time.seconds), time.each, *means))
+    return Table(("method", "examples", "failed", "seconds", "seconds per example", *metrics), rows)
+
+
+def _mean(board: Scoreboard | None, method: str, metric: str) -> float:
+    """The mean of a metric; NaN for what is not on the board, as an experiment of an audit."""
+    return board.score(method, metric).value if board is not None and method in board.methods else float("nan")
+
+
+@display.table.register(Verification)
+def verification(v: Verification) -> Table:
+    """A row per result that was compared."""
+    numbered = enumerate(v.differences.astype(float).tolist())
+    return Table(("row", "difference", "within"), [(n, value, value <= v.tolerance) for n, value in numbered])

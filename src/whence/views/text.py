@@ -6,6 +6,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -63,3 +64,15 @@ def listed(names: Sequence[str], most: int = 4) -> str:
     """Names in a sentence: `a, b and c`; where there are more than `most`, the rest is counted."""
     shown = list(names) if len(names) <= most else [*names[: most - 1], f"{len(names) - most + 1} others"]
     return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
+
+
+def duration(seconds: float) -> str:
+    """A time by its two largest units: `0.84 s`, `3 min 20 s`, `2 h 5 min`."""
+    if not math.isfinite(seconds):
+        return "unknown"
+    whole = round(seconds)
+    for (unit, size), (smaller, part) in pairwise((("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size:,} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{seconds:.3g} s"

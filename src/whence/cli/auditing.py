@@ -11,10 +11,9 @@ import typer
 
 import whence
 from whence.cli.arguments import Csv, Device, Html, Limit, Model, Save, Seed, Truncate, load, specs_of, target_of
-from whence.cli.measuring import DATA, kind_of
+from whence.cli.measuring import DataNames, data_of, kind_of
 from whence.cli.output import check_folders, files_for, give
 from whence.cli.program import Command, Misuse, app
-from whence.core.wording import shown
 
 EXAMPLES = """[bold]Examples[/bold]
 whence audit reviews.tsv --limit 100 --html audit.html
@@ -36,7 +35,7 @@ ROWS = "deciding (of the tokens that the output reads) or all."
 
 @app.command(cls=Command, epilog=EXAMPLES)
 def audit(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help=DATA)],
+    data: DataNames,
     experiment: Annotated[list[str] | None, typer.Option("--experiment", metavar="SPEC", help=EXPERIMENT)] = None,
     model: Model = None,
     layers: Annotated[str | None, typer.Option("--layers", help=LAYERS)] = None,
@@ -60,19 +59,18 @@ def audit(
     """Ask whether attention explains a model's decisions: the experiments of the debate, on your data."""
     files = files_for("Audit" if names is None else "NameAudit", save, html, csv)
     check_folders(resume)
-    if not data.exists():
-        raise Misuse(f"there is no file or folder {shown(str(data))} to audit on")
-    subject = load(model, kind_of(data), device)
+    named = data_of(data, "audit")
+    subject = load(model, kind_of(named), device)
     if names is not None:
         edits = {"experiment": experiment, "layers": layers, "heads": heads, "rows": rows, "reading": reading}
         _refuse("--names exchanges names and edits no attention", edits | {"resume": resume})
         more = {"limit": limit or 100, "seed": seed, "truncate": truncate}
-        give(_of_names(subject, data, names, find, method, target, **more), files)
+        give(_of_names(subject, named, names, find, method, target, **more), files)
         return
     _refuse("without --names no name is exchanged", {"find": find, "method": method, "target": target})
     found = whence.audit(
         subject,
-        data,
+        named,
         specs_of(*experiment) if experiment else None,
         layers=_choice(layers),
         heads=_choice(heads),
@@ -90,7 +88,7 @@ def audit(
 
 def _of_names(
     subject: whence.Subject,
-    data: Path,
+    data: Any,
     names: str,
     find: str | None,
     method: str | None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,9 +24,8 @@ from whence.cli.arguments import (
 )
 from whence.cli.output import check_folders, files_for, give
 from whence.cli.program import Command, Misuse, app
-from whence.core.files import PICTURES
 from whence.core.wording import shown
-from whence.measure.datasets import read, written
+from whence.measure.datasets import exists, names_data, read, written
 
 SCORE_EXAMPLES = (
     "Example: [cyan]whence explain 'a masterful film' --save a.json && whence score a.json --metric auac[/cyan]"
@@ -41,14 +39,16 @@ ARBITRATE_EXAMPLES = (
 )
 TARGET_OF_ALL = 'Explain this of all examples, as explain takes it ("mlp:3:17"), in place of labels or predictions.'
 DATA = (
-    "A CSV, TSV, JSONL or Parquet file with a column text (or other parts of an input), and label and truth where they "
-    "are known; of pictures, image, and x0, y0, x1, y1 for the box of what decides; or a folder of pictures, or of "
-    "folders of them named by their labels."
+    "CSV, TSV, JSONL or Parquet files, a folder of them, or a pattern as 'data/*.parquet', with a column text (or "
+    "other parts of an input), and label and truth where they are known; of pictures, image, and x0, y0, x1, y1 for "
+    "the box of what decides; or a folder of pictures, or of folders of them named by their labels. FILE:quotes=text "
+    "says that quotes in a CSV or TSV are part of the texts, FILE:quotes=quoting that they go around cells."
 )
 TRUTH = (
     "What decides, for plausibility and localisation: a phrase, marks as '0 1 0', a mask file, or "
     "'{\"box\": [x0, y0, x1, y1]}'; once per FILE."
 )
+DataNames = Annotated[list[str], typer.Argument(metavar="DATA...", help=DATA)]
 Specs = Annotated[
     list[str], typer.Option("--method", metavar="SPEC", help="Names or name(option=value), commas between.")
 ]
@@ -84,7 +84,7 @@ def score(
 
 @app.command(cls=Command, epilog=EVALUATE_EXAMPLES)
 def evaluate(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help=DATA)],
+    data: DataNames,
     method: Specs,
     metric: Metrics,
     model: Model = None,
@@ -103,12 +103,11 @@ def evaluate(
     """Set methods against metrics on a data set: means, intervals, and which differences may be chance."""
     files = files_for("Scoreboard", save, html, csv)
     check_folders(resume)
-    if not data.exists():
-        raise Misuse(f"there is no file or folder {shown(str(data))} to evaluate on")
-    subject = load(model, kind_of(data), device)
+    named = data_of(data, "evaluate")
+    subject = load(model, kind_of(named), device)
     board = whence.evaluate(
         subject,
-        data,
+        named,
         specs_of(*method),
         specs_of(*metric),
         target=target_of(subject, target),
@@ -150,9 +149,9 @@ def arbitrate(
 ) -> None:
     """Choose the explanation that the model bears out best, and judge the choice by another metric."""
     files = files_for("Arbitration", save, html, csv)
-    given = Path(data) if os.path.exists(data) else raw_input(data)
+    given = data if names_data(data) else raw_input(data)
     found = whence.arbitrate(
-        load(model, kind_of(given) if isinstance(given, Path) else given, device),
+        load(model, kind_of(given) if names_data(data) else given, device),
         given,
         specs_of(*candidates),
         metric,
@@ -168,6 +167,14 @@ def arbitrate(
     give(found, files)
 
 
-def kind_of(data: Path) -> Any:
+def data_of(names: list[str], purpose: str) -> str | list[Path]:
+    """The data that a command names: a file, folder or pattern, or a list of them; what is not there is refused."""
+    for name in names:
+        if not exists(name):
+            raise Misuse(f"there is no file or folder {shown(name)} to {purpose} on")
+    return names[0] if len(names) == 1 else [Path(name) for name in names]
+
+
+def kind_of(data: Any) -> Any:
     """An input of the kind that the data holds, by which a model can be chosen."""
-    return data if data.suffix.lower() in PICTURES else read(data, 1)[0][0]
+    return read(data, 1)[0][0]

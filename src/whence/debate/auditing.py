@@ -19,7 +19,7 @@ from whence.core.statistics import means_of
 from whence.core.wording import counted
 from whence.debate.scenes import Scene, Undefined, Values
 from whence.debate.verdicts import Conclusion, Evidence
-from whence.measure.datasets import as_target, read
+from whence.measure.datasets import as_target, assumptions, read
 from whence.measure.local_engine import kept_results, progress_bar, resume_hint
 from whence.measure.plans import MAX_EXAMPLES, Example, encode_examples
 from whence.methods.explaining import rows_of
@@ -129,7 +129,7 @@ def audited(
         labels=tuple(given[row.example] for row in rows),
         lengths=np.array([row.length for row in rows]),
         seed=seed,
-        notes=tuple(notes),
+        notes=(*notes, *assumptions(data)),
     )
 
 

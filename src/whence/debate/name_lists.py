@@ -12,7 +12,7 @@ import numpy as np
 
 from whence.core.files import TABLES
 from whence.core.wording import counted, shown
-from whence.measure.datasets import records
+from whence.measure.table_files import records
 
 NAME_COLUMNS = ("name", "word")
 # Origins whose names are written in Latin letters, and which share few of them.

@@ -124,7 +124,7 @@ def audit_names(
         method=record.spec(options),
         model=subject.name,
         level=settings.level,
-        notes=(*listed.notes, *more, *notes, *_too_few(listed, len(tests), settings)),
+        notes=(*listed.notes, *more, *notes, *_too_few(listed, len(tests), settings), *datasets.assumptions(data)),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +12,12 @@ from typing import Any, Literal
 import numpy as np
 
 from whence.core import registry, specs
-from whence.core.files import PICTURES, TABLES
 from whence.core.inputs import Input
 from whence.core.results import Attribution
 from whence.core.scoreboards import Arbitration, Scoreboard
 from whence.core.statistics import comparable_means, larger_is_better, means_of
 from whence.core.wording import shown
-from whence.measure.datasets import as_target, read
+from whence.measure.datasets import as_target, assumptions, names_data, read
 from whence.measure.local_engine import run_plan
 from whence.measure.metric_runs import Measure, not_judged
 from whence.measure.plans import Encoded, Plan, encode_examples, fitted_metrics, hidden_by_each, specs_of
@@ -95,7 +93,11 @@ def arbitrated(
         chosen=np.full(result.values.shape[2:], single) if choosing.chosen is None or one_for_all else choosing.chosen,
         explanations=result.explanations if one_for_all else choosing.explanations,
         board=board if one_for_all else _with_choice(board, f"chosen by {by}", choosing),
-        notes=(*_notes(chooser, judges, choosing.values, fit), *not_judged(measures, names)),
+        notes=(
+            *_notes(chooser, judges, choosing.values, fit),
+            *not_judged(measures, names),
+            *assumptions(_as_data(data)),
+        ),
     )
 
 
@@ -180,12 +182,8 @@ def _as_data(data: Any) -> Any:
         return as_list(data)
     if hasattr(data, "to_dict") and hasattr(data, "columns"):  # a data frame
         return data
-    if isinstance(data, (str, Path)):
-        kind = os.path.splitext(data)[1].lower()
-        # a missing table is data too: the reader raises, and its name is not explained as a text
-        if kind in TABLES or (os.path.exists(data) and kind not in PICTURES):
-            return data
-    return [data]
+    # a missing table is data too: the reader raises, and its name is not explained as a text
+    return data if isinstance(data, (str, Path)) and names_data(data) else [data]
 
 
 def _candidates(subject: Subject, item: Input, wanted: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -3,41 +3,118 @@
 from __future__ import annotations
 
 import ast
-import csv
+import glob
+import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain, islice
+from dataclasses import dataclass, replace
+from itertools import count, islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whence.core.files import PICTURES, TABLES
 from whence.core.tasks import PARTS
-from whence.core.wording import in_one_line, quoted, shown
+from whence.core.wording import quoted, shown
+from whence.measure.table_files import assumed, rows_of
 
 if TYPE_CHECKING:
     from whence.model.subject import Subject
 
 _TRUTHS = ("truth", "rationale")
+FRAME_ROWS = 1000  # of a data frame that are rows at a time
 _BOX = ("x0", "y0", "x1", "y1")
 
 
+@dataclass(frozen=True)
+class Row:
+    """One example of the data, or the sentence on why this row alone cannot be read."""
+
+    number: int  # from 0, over all files
+    id: str  # the column id, else file:row of a table, the path of a picture, or the number
+    raw: Any
+    label: Any = None
+    truth: Any = None
+    error: str = ""
+
+
+def stream(data: Any, limit: int | None = None) -> Iterator[Row]:
+    """Every row of the data in order, one at a time; a row that cannot be read has an error, a file that cannot raises.
+
+    Data is what `read` takes. Of files, folders and patterns the order is sorted.
+    """
+    return islice(_rows(data), limit)
+
+
 def read(data: Any, limit: int | None = None) -> tuple[list[Any], list[Any], list[Any]]:
-    """Inputs, labels and truths (None where not given) of a list, a data frame, a table in a file, or a folder.
+    """Inputs, labels and truths (None where not given) of a list, a data frame, tables in files, or a folder.
 
     A table (CSV, TSV, JSONL, Parquet, data frame, or a list of dicts) has a column per part of an input (text, pair,
-    prompt, continuation, source, output, image; the only column beside `label` and `truth` is text, whatever its name),
-    and may have `label` and `truth` (phrases, marks, the file of a mask or boxes: see `rationales`); of a picture, the
-    columns x0, y0, x1, y1 are the box of what decides. A folder holds pictures, or folders of them named by their
-    labels.
+    prompt, continuation, source, output, image; the only column beside `id`, `label` and `truth` is text, whatever its
+    name), and may have `label` and `truth` (phrases, marks, the file of a mask or boxes: see `rationales`); of a
+    picture, the columns x0, y0, x1, y1 are the box of what decides. A folder holds pictures, or folders of them named
+    by their labels, or tables. A pattern as "data/*.parquet", or a list of files, is all of them; "a.tsv:quotes=text"
+    says that quotes are part of the texts, "a.tsv:quotes=quoting" that they go around cells.
     """
-    rows = list(islice(_rows(data), limit))
+    rows = []
+    for row in stream(data, limit):
+        if row.error:
+            raise ValueError(row.error)
+        rows.append(row)
     if not rows:
         raise ValueError("there is nothing to evaluate: the data is empty")
-    inputs, labels, truths = zip(*rows, strict=True)
-    return list(inputs), list(labels), list(truths)
+    return [row.raw for row in rows], [row.label for row in rows], [row.truth for row in rows]
+
+
+def assumptions(data: Any) -> tuple[str, ...]:
+    """Sentences on what was assumed to read the data, by file: what quotes are, and what parts cells."""
+    files: dict[str, list[str]] = {}
+    for source in _sources(data) or ():
+        for sentence in assumed(source.path, source.quotes) if source.path.suffix.lower() in TABLES else ():
+            files.setdefault(sentence, []).append(source.name)
+    notes = [f"{names[0] if len(names) == 1 else f'{len(names)} files'}: {told}." for told, names in files.items()]
+    return tuple(notes)
+
+
+def exists(given: str | Path) -> bool:
+    """Whether there is a file, a folder, or a file that matches the pattern."""
+    name, _ = _name_and_quotes(given)
+    return os.path.exists(name) or bool(_matching(name)[1])
+
+
+def names_data(given: str | Path) -> bool:
+    """Whether a text names data: a table, there or not, a file or folder that is no picture, a pattern of pictures."""
+    name, _ = _name_and_quotes(given)
+    kind = os.path.splitext(name)[1].lower()
+    if kind in PICTURES:
+        return not os.path.isfile(name) and exists(name)
+    return kind in TABLES or os.path.exists(name)
+
+
+def content_digest(raw: Any) -> str:
+    """The SHA-256 of what an input holds: texts, numbers, arrays, pictures, the bytes of a picture's file."""
+    from whence.measure.plans import digest_of
+
+    return digest_of(_content(raw))
+
+
+def _content(raw: Any) -> Any:
+    """An input with all that tells it from others: types of numbers and pictures do, the order of parts does not."""
+    if isinstance(raw, Mapping):
+        return {key: _content(raw[key]) for key in sorted(raw, key=str)}
+    if isinstance(raw, (list, tuple)):
+        return [type(raw).__name__, *map(_content, raw)]
+    if isinstance(raw, Path):
+        if not raw.is_file():
+            return ["missing", str(raw)]
+        with raw.open("rb") as file:
+            return ["file", hashlib.file_digest(file, "sha256").hexdigest()]
+    if hasattr(raw, "getpalette"):  # a PIL image, of whatever file format
+        return ["picture", raw.mode, raw.size, raw.getpalette(), hashlib.sha256(raw.tobytes()).hexdigest()]
+    return [str(raw.dtype), raw] if hasattr(raw, "dtype") else raw
 
 
 def as_target(subject: Subject, label: Any) -> Any:
@@ -54,42 +131,59 @@ def as_target(subject: Subject, label: Any) -> Any:
     return int(number) if isinstance(number, float) and number.is_integer() else label
 
 
-def _rows(data: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Input, label and truth of every example."""
-    if hasattr(data, "to_dict") and hasattr(data, "columns"):  # a data frame
-        yield from (_example(row, f"row {number}", None) for number, row in enumerate(data.to_dict("records")))
-        return
-    if isinstance(data, (str, Path)):
-        yield from _rows_of_path(Path(data))
-        return
-    if isinstance(data, Mapping) or not hasattr(data, "__iter__"):
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _rows(data: Any) -> Iterator[Row]:
+    """Every row of the data."""
+    sources = _sources(data)
+    if sources is not None:
+        yield from _rows_of_files(sources)
+    elif hasattr(data, "to_dict") and hasattr(data, "columns"):  # a data frame
+        for start in range(0, len(data), FRAME_ROWS):
+            for number, cells in enumerate(data[start : start + FRAME_ROWS].to_dict("records"), start):
+                yield _row(number, str(number), cells, f"row {number}", None)
+    elif isinstance(data, Mapping) or not hasattr(data, "__iter__"):
         raise TypeError(
             f"data is a list of inputs, a data frame, or the name of a file or folder, not {type(data).__name__}"
         )
-    for number, item in enumerate(data):
-        if hasattr(item, "truth"):
-            yield item.input, item.label, item.truth
-        elif isinstance(item, Mapping) and not item.keys().isdisjoint(("label", *_TRUTHS, *_BOX)):
-            yield _example(item, f"example {number}", None)
-        else:
-            yield item, None, None
+    else:
+        for number, item in enumerate(data):
+            if hasattr(item, "truth"):
+                yield Row(number, str(number), item.input, item.label, item.truth)
+            elif isinstance(item, Mapping) and not item.keys().isdisjoint(("id", "label", *_TRUTHS, *_BOX)):
+                yield _row(number, str(number), item, f"example {number}", None)
+            else:
+                yield Row(number, str(number), item)
 
 
-def _rows_of_path(path: Path) -> Iterator[tuple[Any, Any, Any]]:
-    """Input, label and truth of every row of a table, or of every picture in a folder."""
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in PICTURES)
-        yield from ((file, file.parent.name if file.parent != path else None, None) for file in files)
-        return
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file or folder {str(path)!r} to evaluate on")
-    for number, row in enumerate(records(path), 1):
-        yield _example(row, f"{path.name}, row {number}", path.parent)
+def _rows_of_files(sources: Iterable[_Source]) -> Iterator[Row]:
+    """Every picture, and every row of every table."""
+    numbers = count()
+    for source in sources:
+        if source.picture:
+            yield Row(next(numbers), source.name, source.path, source.label)
+            continue
+        for place, found in enumerate(rows_of(source.path, source.quotes), 1):
+            name, where = f"{source.name}:{place}", f"{source.path.name}, row {place}"
+            if found.error:
+                yield Row(next(numbers), name, None, error=found.error)
+            else:
+                yield _row(next(numbers), name, found.cells, where, source.path.parent)
 
 
-def _example(row: Mapping[str, Any], where: str, folder: Path | None) -> tuple[Any, Any, Any]:
-    """Input, label and truth of one row of a table; pictures are looked for beside the table."""
+def _row(number: int, name: str, row: Mapping[str, Any], where: str, folder: Path | None) -> Row:
+    """One row of a table, with the id that it has or else this name."""
     cells = {str(key).strip(): value for key, value in row.items() if not _missing(value)}
+    name = str(cells.pop("id", name))
+    try:
+        return Row(number, name, *_example(cells, where, folder))
+    except ValueError as error:
+        return Row(number, name, None, error=str(error))
+
+
+def _example(cells: Mapping[str, Any], where: str, folder: Path | None) -> tuple[Any, Any, Any]:
+    """Input, label and truth of one row of a table; pictures are looked for beside the table."""
     parts = {key: cells[key] for key in PARTS if key in cells}
     others = cells.keys() - {"label", *_TRUTHS}
     if not parts and len(others) == 1:
@@ -127,7 +221,7 @@ def written(truth: Any, folder: Path | None = None) -> Any:
         return truth
     text = truth.strip()
     for parse in (json.loads, ast.literal_eval) if text[:1] in ("[", "{") else ():
-        with suppress(ValueError, SyntaxError):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: too deep a nesting
             return parse(text)
     marks = re.sub(r"[][,;\s]+", " ", text).split()
     if set(marks) <= {"0", "1", "true", "false", "True", "False"}:
@@ -135,66 +229,73 @@ def written(truth: Any, folder: Path | None = None) -> Any:
     return (folder or Path()) / text if text.lower().endswith(PICTURES) else text
 
 
-def records(file: Path) -> Iterator[Mapping[str, Any]]:
-    """The rows of a table in a file, by column."""
-    kind = file.suffix.lower()
-    if kind not in TABLES:
-        raise ValueError(f"{file.name} is none of CSV, TSV, JSONL and Parquet")
-    try:
-        if kind == ".parquet":
-            yield from _parquet(file)
-            return
-        with file.open(encoding="utf-8-sig", newline="") as lines:
-            yield from _table(file, lines) if kind in (".csv", ".tsv") else _objects(file, lines)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file.name} is not UTF-8 text ({error.reason}); save it as UTF-8") from error
-    except csv.Error as error:
-        raise ValueError(
-            f"{file.name} cannot be read as a table ({in_one_line(error)}); look for a quote that is not closed, or a "
-            f"cell of more than {csv.field_size_limit():,} characters"
-        ) from error
+# ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def _table(file: Path, lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
-    """Rows of a CSV with commas or semicolons, and of a TSV, whose quotes are part of the texts."""
-    tabbed, header = file.suffix.lower() == ".tsv", next(lines, "")
-    delimiter = "\t" if tabbed else ";" if ";" in header and "," not in header else ","
-    quoting: Any = csv.QUOTE_NONE if tabbed else csv.QUOTE_MINIMAL
-    rows = csv.DictReader(chain([header], lines), delimiter=delimiter, quoting=quoting, strict=True)
-    names = [str(name).strip() for name in rows.fieldnames or ()]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"{file.name} names the column {shown(twice)} twice; give every column a name of its own")
-    if len(rows.fieldnames or ()) == 1 and len(header.split()) > 3:
-        raise ValueError(f"{file.name} begins with a text; the first line of a table names its columns, as text,label")
-    for number, row in enumerate(rows, 1):
-        if None in row:
-            hint = "" if tabbed else f"; put texts that hold {delimiter!r} in quotes"
-            raise ValueError(f"{file.name}, row {number} has more cells than the header names{hint}")
-        yield row
+@dataclass(frozen=True)
+class _Source:
+    """A file of the data: a table, or a picture with its label."""
+
+    path: Path
+    name: str  # in ids: the path from the folder that was named
+    quotes: str = ""  # what quotes in the file are, where that was said
+    label: str | None = None
+    picture: bool = False
 
 
-def _objects(file: Path, lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
-    """The objects of a JSONL file, one per line."""
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{file.name}, line {number} is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"{file.name}, line {number} is no object with keys such as text and label")
-        yield row
-
-
-def _parquet(file: Path) -> list[dict[str, Any]]:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError("Parquet files need pyarrow; install whence[data]") from error
-    try:
-        found: list[dict[str, Any]] = pyarrow.parquet.read_table(file).to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"{file.name} cannot be read as Parquet: {in_one_line(error)}") from error
+def _sources(data: Any) -> list[_Source] | None:
+    """The files of data that is named: by one name, or by a list of names of tables and folders; None of other data."""
+    if isinstance(data, (str, Path)):
+        return _named(data)
+    if not isinstance(data, (list, tuple)) or not data or not all(map(_names_tables, data)):
+        return None
+    found = [source for one in data for source in _named(one)]
+    if len({source.name for source in found}) < len(found):  # files of one name, in several folders
+        found = [replace(source, name=str(source.path)) for source in found]
     return found
+
+
+def _names_tables(item: Any) -> bool:
+    """Whether one of a list of inputs names tables in place of being a text or picture."""
+    if not isinstance(item, (str, Path)):
+        return False
+    name, _ = _name_and_quotes(item)
+    is_table = os.path.splitext(name)[1].lower() in TABLES
+    return is_table and os.path.isfile(name) if isinstance(item, str) else is_table or os.path.isdir(name)
+
+
+def _name_and_quotes(given: str | Path) -> tuple[str, str]:
+    """The name of data, and what was said on its quotes behind it; "" where nothing was said."""
+    name, said, quotes = str(given).rpartition(":quotes=")
+    return (name, quotes) if said else (quotes, "")
+
+
+def _named(given: str | Path) -> list[_Source]:
+    """The file, or the files of a folder or pattern: its pictures or, where there are none, its tables."""
+    name, quotes = _name_and_quotes(given)
+    if os.path.isfile(name):
+        return [_Source(Path(name), Path(name).name, quotes)]
+    if os.path.isdir(name):
+        folder, found = Path(name), list(Path(name).rglob("*"))
+    else:
+        folder, found = _matching(name)
+        if not found:
+            raise FileNotFoundError(f"there is no file or folder {shown(name)} to evaluate on")
+    pictures = sorted(file for file in found if file.suffix.lower() in PICTURES)
+    if pictures:
+        labels = [file.parent.name if file.parent != folder else None for file in pictures]
+        names = [str(file.relative_to(folder)) for file in pictures]
+        return [_Source(*one, picture=True) for one in zip(pictures, names, [""] * len(names), labels, strict=True)]
+    tables = sorted(file for file in found if file.suffix.lower() in TABLES and file.name[0] != "." and file.is_file())
+    return [_Source(file, str(file.relative_to(folder)), quotes) for file in tables]
+
+
+def _matching(pattern: str) -> tuple[Path, list[Path]]:
+    """The folder in which a pattern begins, and the files that match it or are in folders that do."""
+    parts = Path(pattern).parts
+    fixed = list(takewhile(lambda part: not glob.has_magic(part), parts))
+    if len(fixed) == len(parts) or "\0" in pattern:
+        return Path(), []
+    found = [Path(one) for one in glob.glob(pattern, recursive=True)]
+    inside = {file for one in found for file in (one.rglob("*") if one.is_dir() else [one])}
+    return Path(*fixed), list(inside)

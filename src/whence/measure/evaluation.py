@@ -13,7 +13,7 @@ from whence.core.inputs import Input, Target
 from whence.core.results import Comparison
 from whence.core.scoreboards import Scoreboard
 from whence.core.statistics import means_of
-from whence.measure.datasets import as_target, read
+from whence.measure.datasets import as_target, assumptions, read
 from whence.measure.local_engine import run_plan
 from whence.measure.metric_protocol import Case
 from whence.measure.metric_runs import Measure, MetricRuns, cases_of, check_model, not_judged
@@ -80,6 +80,7 @@ def evaluated(
             *_notes(subject, targets, target, encoded.cut),
             *not_judged(measures, names),
             *_chance(subject, measures, encoded.items, truths),
+            *assumptions(data),
         ),
         axes=tuple(_axes(subject, encoded.first, record, options, target) for record, options in measures),
     )

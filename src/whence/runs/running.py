@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack
 from typing import Any, Literal
 
+from whence.core.provenance import versions
 from whence.core.wording import shown
 from whence.measure.datasets import assumptions, stream
 from whence.runs.chunks import Layout, cut, laid_out
@@ -16,7 +17,6 @@ from whence.runs.plans import Plan
 from whence.runs.progress import shown_progress
 from whence.runs.reading import Run
 from whence.runs.shards import need_arrow
-from whence.runs.workers import versions
 
 EngineName = Literal["local", "ray"]
 ENGINES = ("local", "ray")

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from whence.core.provenance import versions
 from whence.core.run_summaries import Verification
 from whence.measure.datasets import stream
 from whence.runs.chunks import cut, laid_out
 from whence.runs.plans import Plan
 from whence.runs.reading import Run
 from whence.runs.shards import Facts
-from whence.runs.workers import loaded, versions
+from whence.runs.workers import loaded
 
 if TYPE_CHECKING:
     from whence.model.subject import Subject

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
-import platform
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whence import __version__
+from whence.core.provenance import versions
 from whence.core.wording import in_one_line, shown
 from whence.runs.plans import Plan, names_function
 from whence.runs.shards import Facts, write_shard
@@ -21,8 +19,6 @@ from whence.runs.shards import Facts, write_shard
 if TYPE_CHECKING:
     from whence.measure.datasets import Row
     from whence.model.subject import Subject
-
-LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "shap", "scikit-learn")
 
 
 @dataclass(frozen=True)
@@ -41,17 +37,6 @@ class Staged:
 
     path: str
     facts: Facts
-
-
-def versions() -> dict[str, str]:
-    """The versions of everything that numbers depend on; libraries that are not installed are left out."""
-    found = {"whence": __version__, "python": platform.python_version()}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 class Worker:

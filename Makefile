@@ -7,8 +7,9 @@ PLAIN := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 WORKERS ?= 2
 MINUTES ?= 10
+KILLS ?= 50
 
-.PHONY: help setup demo test quick fuzz lint browser bench zoo docs docs-pictures clean
+.PHONY: help setup demo test quick fuzz kills lint browser bench zoo docs docs-pictures clean
 
 help:
 	@echo 'make demo    explain a sentence and a digit with models that ship along; writes out/demo.html and out/digit.html'
@@ -16,6 +17,7 @@ help:
 	@echo 'make quick   the same checks, and the tests that are not marked slow'
 	@echo 'make lint    only the lint, format, floor and type checks'
 	@echo 'make fuzz    odd calls of every kind, new ones in every run: MINUTES=n, WORKERS=n'
+	@echo 'make kills   data-set runs on two engines whose processes are killed at random moments: KILLS=n'
 	@echo 'make bench   speed and memory as ratios against named peers'
 	@echo 'make zoo     train the embedded models anew: DATA=folder with sst2/ and mnist/, MODEL=name for one of them'
 	@echo 'make docs    build the documentation site into out/site; make docs-pictures draws its pictures anew'
@@ -28,9 +30,9 @@ demo: $(PLAIN)
 	@$(PY) examples/demo.py
 
 # One thread per worker: the workers already fill the cores, and sums then add up in the same order everywhere.
-test quick fuzz: export OMP_NUM_THREADS := 1
-test quick fuzz: export HF_HUB_OFFLINE := 1
-test quick fuzz: export TRANSFORMERS_OFFLINE := 1
+test quick fuzz kills: export OMP_NUM_THREADS := 1
+test quick fuzz kills: export HF_HUB_OFFLINE := 1
+test quick fuzz kills: export TRANSFORMERS_OFFLINE := 1
 test: lint browser
 	$(PY) -m pytest -n $(WORKERS)
 
@@ -39,6 +41,9 @@ quick: lint browser
 
 fuzz: $(DEV)
 	@$(PY) tests/robustness/fuzz.py --minutes $(MINUTES) --workers $(WORKERS)
+
+kills: $(DEV)
+	@$(PY) tests/support/kills.py --kills $(KILLS)
 
 # The tests of pages drive a real Chromium. Where there is none and none can be fetched, they say so and are skipped.
 browser:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.api.checks import check_call, check_specs
+from whence.api.provenance import stamped
 from whence.concepts.activations import Reading
 from whence.concepts.maximising import Search, maximised
 from whence.concepts.probes import ProbeKind
@@ -24,6 +25,7 @@ from whence.measure.call_types import Data, TargetLike
 from whence.model.subject import Subject
 
 
+@stamped
 def concept(
     subject: Subject,
     concepts: Mapping[str, Data] | Sequence[str | Path] | str | Path,
@@ -63,6 +65,7 @@ def concept(
     return sensitivity(subject, concepts, target, data, random, layers, ConceptSettings(**given))
 
 
+@stamped
 def maximize(
     subject: Subject,
     units: TargetLike | list[TargetLike],
@@ -92,6 +95,7 @@ def maximize(
     return maximised(subject, units, data, search)
 
 
+@stamped
 def audit(
     subject: Subject,
     data: Data,
@@ -127,6 +131,7 @@ def audit(
     return audited(subject, data, experiments, shared, resume=resume, progress=progress, **settings)
 
 
+@stamped
 def audit_names(
     subject: Subject,
     data: Data,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, overload
 
 from whence.api.checks import check_call, check_specs, encoded_inputs
+from whence.api.provenance import stamped
 from whence.core import registry
 from whence.core.attention_maps import AttentionMaps
 from whence.core.relevance_balance import Conservation
@@ -43,6 +44,7 @@ def explain(
     progress: bool = ...,
     **options: Any,
 ) -> list[Attribution]: ...
+@stamped
 def explain(
     subject: Subject,
     inputs: RawInput | RawInputs,
@@ -98,6 +100,7 @@ def compare(
     truncate: bool = ...,
     progress: bool = ...,
 ) -> list[Comparison]: ...
+@stamped
 def compare(
     subject: Subject,
     inputs: RawInput | RawInputs,
@@ -123,6 +126,7 @@ def compare(
 def attention_maps(subject: Subject, inputs: RawInput, *, truncate: bool = ...) -> AttentionMaps: ...
 @overload
 def attention_maps(subject: Subject, inputs: RawInputs[Raw], *, truncate: bool = ...) -> list[AttentionMaps]: ...
+@stamped
 def attention_maps(
     subject: Subject, inputs: RawInput | RawInputs[Raw], *, truncate: bool = False
 ) -> AttentionMaps | list[AttentionMaps]:
@@ -154,6 +158,7 @@ def conservation(
     token: int = ...,
     truncate: bool = ...,
 ) -> list[Conservation]: ...
+@stamped
 def conservation(
     subject: Subject,
     inputs: RawInput | RawInputs,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from whence.api.checks import check_call, check_specs
+from whence.api.provenance import stamped
 from whence.core import registry
 from whence.core.results import Attribution
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
@@ -41,6 +42,7 @@ def score(
     seed: int = ...,
     **options: Any,
 ) -> Score: ...
+@stamped
 def score(
     subject: Subject,
     attributions: Attribution | Sequence[Attribution],
@@ -72,6 +74,7 @@ def score(
     return scored(subject, found, record, options, truths=truths, function=target, seed=seed)
 
 
+@stamped
 def evaluate(
     subject: Subject,
     data: Data,
@@ -108,6 +111,7 @@ def evaluate(
     )
 
 
+@stamped
 def arbitrate(
     subject: Subject,
     data: RawInput | Data,

@@ -67,9 +67,7 @@ def give(
 
 def print_json(result: Any) -> None:
     """Print a result as the JSON that `save` writes, on one line."""
-    from whence.core.storage import VERSION
-
-    typer.echo(json.dumps({"format": "whence", "version": VERSION, **result.to_dict()}))
+    typer.echo(json.dumps(result.content()))
 
 
 def print_result(result: Any, kind: str | None = None) -> None:

@@ -16,8 +16,8 @@ from whence.core import display
 EXAMPLES = """[bold]Examples[/bold]
 whence explain "a masterful film" --save a.json
 whence evaluate reviews.tsv --method gae,lrp,random --metric auac --limit 20 --save board.json
-whence report a.json board.json --title "My classifier" --html report.html"""
-FILES = "Files that --save wrote with the ending .json, of any command; their order is kept."
+whence report a.json board.json reviews-run --title "My classifier" --html report.html"""
+FILES = "Files that --save wrote with the ending .json, of any command, and folders of runs; their order is kept."
 
 
 @app.command(epilog=EXAMPLES, cls=Command)
@@ -31,7 +31,8 @@ def report(
     written = files_for("Report", save, html)
     if not title.strip():
         raise Misuse("--title takes a text, and an empty one came")
-    give(whence.report(files, title), written, _print_contents if written else None)
+    results = [whence.load_run(path).summary() if path.is_dir() else path for path in files]
+    give(whence.report(results, title), written, _print_contents if written else None)
 
 
 def _print_contents(found: whence.Report) -> None:

@@ -23,14 +23,31 @@ from whence.core.storage import VERSION, Storable, floats, read_only
 from whence.core.wording import in_one_line, shown
 
 S = TypeVar("S", bound="Result")
+_PROVENANCE = "_provenance"  # the attribute of a result that holds it
+SUMMARY = "summary.json"  # of a run, in its folder
 
 
 class Result(Storable):
     """A record with a file and views of its own."""
 
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where the result came from: versions, model, hash of its weights, seed, what was asked; {} if not known."""
+        return dict(self.__dict__.get(_PROVENANCE, {}))
+
+    def stamp(self: S, provenance: dict[str, Any]) -> S:
+        """Say where the result came from; it counts neither for equality nor for views."""
+        self._set(_PROVENANCE, provenance)
+        return self
+
+    def content(self) -> dict[str, Any]:
+        """What `save` writes, as JSON values."""
+        known = {"provenance": self.provenance} if self.provenance else {}
+        return {"format": "whence", "version": VERSION, **known, **self.to_dict()}
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write JSON from which `load` gives an equal result, every array exact."""
-        content = {"format": "whence", "version": VERSION, **self.to_dict()}
+        content = self.content()
         lines = (f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False, allow_nan=False)}" for k, v in content.items())
         Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
@@ -50,7 +67,9 @@ class Result(Storable):
         if content.get("version") != VERSION:
             raise ValueError(f"{expected} has format version {content.get('version')}, this whence reads {VERSION}")
         try:
-            return cls.from_dict(content)
+            found = cls.from_dict(content)
+            origin = content.get("provenance")
+            return found.stamp(origin) if isinstance(origin, dict) else found
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"{expected} is damaged ({in_one_line(error)}); save it again") from None
 
@@ -89,14 +108,15 @@ class Result(Storable):
 
 
 def load_result(path: str | PathLike[str]) -> Result:
-    """Read a saved result of any type; needs no model and no torch.
+    """Read a saved result of any type, or the summary in the folder of a run; needs no model and no torch.
 
     Types that are defined outside of this package are known once their module is imported.
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"expected a result that was saved, but there is no file {shown(str(path))}")
+    file = Path(path) / SUMMARY if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"expected a result that was saved, but there is no file {shown(str(file))}")
     extensions.load("view")  # which import all types of the package
-    return Result.load(path)
+    return Result.load(file)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -175,7 +195,7 @@ class Attribution(Result):
 
     def with_signs(self, shown: bool = True) -> Attribution:
         """The same scores, their signs shown by all views, or hidden, whatever the method promises."""
-        return replace(self, signs=shown)
+        return replace(self, signs=shown).stamp(self.provenance)
 
     def words(self, reduce: str = "sum") -> Attribution:
         """Scores of whole words: the pieces' sum, max or mean (hidden pieces left out of max and mean)."""
@@ -206,7 +226,7 @@ class Attribution(Result):
             visible=visible,
             residual=self.residual if reduce == "sum" else None,
             notes=self.notes if note in self.notes else (*self.notes, note),
-        )
+        ).stamp(self.provenance)
 
     def heatmap(self, original: bool = False) -> np.ndarray:
         """(height, width) scores over the picture the model saw, or over the original; rows first if generated.

@@ -21,6 +21,7 @@ from typing import Any
 
 from whence.core.checksums import checksum, sealed, unsealed
 from whence.core.locking import Busy, is_locked, locked
+from whence.core.results import SUMMARY
 from whence.core.wording import counted, shown
 from whence.runs.shards import Damaged, Facts, check_shard, chunk_of
 
@@ -35,7 +36,7 @@ class RunFolder:
         self.path = Path(path)
         self.shards, self.staging = self.path / SHARDS, self.path / "staging"
         self.manifest_file, self.lock_file = self.path / "manifest.json", self.path / "lock"
-        self.summary_file = self.path / "summary.json"
+        self.summary_file = self.path / SUMMARY
 
     def __str__(self) -> str:
         return str(self.path)

@@ -1,6 +1,6 @@
 """Runs over data sets, measured: throughput, Ray beside independent processes, overhead, memory, and a cost model.
 
-    python benchmarks/runs.py --data FOLDER        (with sst2/ and imdb/; every part is bounded, about 15 minutes in all)
+    python benchmarks/runs.py --data FOLDER        (with sst2/ in it; about 15 minutes in all)
 
 Everything is measured on one machine in one go, so ratios can be compared; seconds cannot. `--only` names one part.
 The last part simulates runs of many workers with the constants that were measured, and checks itself on real runs.

@@ -63,7 +63,7 @@ def test_killed_workers_and_drivers_lose_nothing(data: Path, tmp_path: Path) -> 
 
 
 def test_what_workers_cannot_do_is_told_in_a_sentence(data: Path, tmp_path: Path) -> None:
-    """A model that they cannot load, and a cluster that nobody answers for; in processes of their own, as a user has."""
+    """A model that they cannot load, a cluster that does not answer; in processes of their own, as a user has."""
     for changes, options, message in (
         ({"model": "no_such_package:make"}, "engine='ray', workers=2", "no_such_package"),
         ({"methods": ["grad_cam"]}, "engine='ray'", "grad_cam works on"),

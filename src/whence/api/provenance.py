@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 from whence.core.provenance import versions
 from whence.core.results import Comparison, Result
 from whence.core.wording import shown
-from whence.model.identity import weights_hash
+from whence.model.identity import known_weights
 from whence.model.subject import Subject
 
 P = ParamSpec("P")
@@ -38,7 +38,7 @@ def stamp(found: Any, subject: Subject, verb: str, asked: Mapping[str, Any]) -> 
     provenance = {
         "versions": versions(),
         "model": subject.name,
-        "weights": weights_hash(subject.model),
+        "weights": known_weights(subject),
         "seed": asked.get("seed", 0),
         "asked": {"verb": verb, **{name: _plain(value) for name, value in asked.items() if name not in _GIVEN}},
     }

@@ -32,6 +32,7 @@ class Input(Storable):
     # Numbers of the tokens whose outputs the decision is read from: one, or all of an answer's context; -1 for a token
     # that was deleted. Empty where the model decides once for the whole input.
     decides: tuple[int, ...] = ()
+    ignored: tuple[int, ...] = ()  # features that must not count: attention to them is closed in every pass
     notes: tuple[str, ...] = ()  # what was done to the input, as truncation
 
     def __post_init__(self) -> None:
@@ -210,6 +211,7 @@ def merged(x: Input, starts: np.ndarray) -> Input:
         words=x.words[starts],
         generated=tuple(int(np.searchsorted(starts, i, side="right")) - 1 for i in x.generated),
         decides=tuple(int(np.searchsorted(starts, i, side="right")) - 1 for i in x.decides),
+        ignored=tuple(dict.fromkeys(int(np.searchsorted(starts, i, side="right")) - 1 for i in x.ignored)),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from whence.core import extensions, papers, specs, tasks
 from whence.core.wording import shown, suggest
 
-RESERVED = ("target", "seed", "batch_size", "truncate", "progress")  # options of `explain` itself
+RESERVED = ("target", "seed", "batch_size", "truncate", "progress", "ignore")  # options of `explain` itself
 
 
 @dataclass(frozen=True)

@@ -217,6 +217,7 @@ def distinct(item: Input) -> Input:
     Of two streams one is cut where it can be: a longer one might be more than the model takes.
     """
     names = stream_names(item)
+    item = replace(item, ignored=())  # facts about a model are found without interventions
     for name in names:
         if item.streams.count(name) == 1:
             item = grown(item, name) or item
@@ -267,7 +268,8 @@ def grown(item: Input, stream: str) -> Input | None:
 def cut(item: Input, feature: int, streams: tuple[str, ...], tensors: dict[str, np.ndarray]) -> Input:
     """The input up to a feature, with these streams and tensors."""
     kept = {f: getattr(item, f)[:feature] for f in ("features", "parts", *_COLUMNS)}
-    return replace(item, **kept, streams=streams, tensors=tensors, generated=())
+    ignored = tuple(number for number in item.ignored if number < feature)
+    return replace(item, **kept, streams=streams, tensors=tensors, generated=(), ignored=ignored)
 
 
 def _lengths(item: Input) -> dict[str, int]:

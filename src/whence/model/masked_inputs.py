@@ -259,6 +259,7 @@ def _without(item: Input, gone: np.ndarray, name: str) -> Input:
         columns[name] = tuple(value for value, is_gone in zip(getattr(item, name), gone, strict=True) if not is_gone)
     numbers = np.where(gone, -1, np.cumsum(~gone) - 1)
     columns["decides"] = tuple(int(numbers[place]) if place >= 0 else -1 for place in item.decides)
+    columns["ignored"] = tuple(int(numbers[place]) for place in item.ignored if numbers[place] >= 0)
     return replace(item, tensors=tensors, **columns)
 
 
@@ -271,6 +272,8 @@ def digest(item: Input) -> bytes:
     arrays = dict(item.tensors)
     if item.decides:
         arrays["$decides"] = np.array(item.decides)
+    if item.ignored:
+        arrays["$ignored"] = np.array(item.ignored)
     zeroed = getattr(item, "zeroed", None)
     for name, array in sorted(arrays.items()) if zeroed is None else [*sorted(arrays.items()), ("$zeroed", zeroed)]:
         digest.update(f"{name}{array.shape}{array.dtype.str}".encode())

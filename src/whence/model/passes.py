@@ -24,6 +24,7 @@ from whence.model.discovery import (
     summary,
 )
 from whence.model.forward import Forward
+from whence.model.interventions import Change
 from whence.model.loan import attention_path, lent
 from whence.model.rules import Rules
 from whence.model.tap import AttentionRecord, Edit, Tap
@@ -101,19 +102,27 @@ class Pass:
     """One pass under way; `run` takes the steps in their order."""
 
     def __init__(
-        self, forward: Forward, discovery: Discovery, batch: Batch, aim: Aim, request: Request, name: str
+        self,
+        forward: Forward,
+        discovery: Discovery,
+        batch: Batch,
+        aim: Aim,
+        request: Request,
+        name: str,
+        change: Change | None = None,
     ) -> None:
         self._forward, self._discovery, self._batch, self._aim = forward, discovery, batch, aim
-        self._request, self._name = request, name
+        self._request, self._name, self._change = request, name, change  # a change of all attention, as by ignored words
+        self._taps = request.attention or change is not None
 
     def run(self) -> Trace:
         """One forward pass that records what was requested, and one backward pass if gradients were."""
         request, batch = self._request, self._batch
         model = self._forward.model
-        with lent(model), attention_path(model, request.path):
+        with lent(model), attention_path(model, "eager" if self._taps else request.path):
             if (request.backward or "deciding" in request.needs) and self._discovery.quantised:
                 raise ValueError(no_gradients(self._name))
-            structure = self._discovery.structure if request.backward or request.attention else None
+            structure = self._discovery.structure if request.backward or self._taps else None
             sites = {at: self._discovery.sites(at) for at in (*request.recorded, *self._aim.states)}
             tap = self._tap(structure)
             with self._graph(structure):
@@ -126,8 +135,8 @@ class Pass:
             if request.plain:
                 self._check_value(value)
                 batch.known = (self._aim, value.detach())
-            trace = Trace(request.needs, self._aim, logits.detach(), value.detach(), tap.records)
-            if request.attention and not tap.records:
+            trace = Trace(request.needs, self._aim, logits.detach(), value.detach(), tap.records if request.attention else [])
+            if self._taps and not tap.records:
                 raise ValueError(no_attention(model))
             if structure is not None and "deciding" in request.needs:
                 trace.deciding = self._deciding(tap.records, logits, value, structure)
@@ -166,6 +175,7 @@ class Pass:
             seen=rules.seen if rules is not None else None,
             outputs=outputs,
             connections=structure.connections if structure else (),
+            change=self._change,
         )
 
     def _run_model(
@@ -173,7 +183,7 @@ class Pass:
     ) -> tuple[Tensor, dict[Site, Tensor]]:
         rules, watch = self._request.rules, {site for by_stream in sites.values() for site in by_stream.values()}
         under = contextlib.nullcontext() if rules is None else rules.on(self._forward.model)
-        with under, tap if self._request.attention else contextlib.nullcontext():
+        with under, tap if self._taps else contextlib.nullcontext():
             logits, seen = self._forward.run(self._batch, watch, self._changes(sites, structure))
             if rules is not None:
                 rules.decided(logits)

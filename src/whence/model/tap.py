@@ -12,12 +12,15 @@ import sys
 import types
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+if TYPE_CHECKING:
+    from whence.model.interventions import Change
 
 _SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax, torch._C._nn.__dict__.get("softmax"), torch.special.softmax}
 _DROPOUT = {F.dropout, torch.dropout}
@@ -83,14 +86,44 @@ class AttentionRecord:
         return 1 - self.weights.float().sum(-1)
 
 
+@dataclass(frozen=True, eq=False)
+class Softmax:
+    """A call of a softmax, which can be made again with some keys masked."""
+
+    func: Callable[..., Tensor]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: Tensor
+
+    def again(self, weights: Tensor, keys: Tensor, empty: Tensor) -> Tensor | None:
+        """The weights (batch, head, query, key) had these keys, (batch, 1, 1, key), been masked before the softmax.
+
+        Rows that are `empty`, (batch, head, query, 1), are 0. A learned sink has a column of its own behind the keys.
+        None where the weights are more than the output of the softmax in another shape.
+        """
+        given: Tensor = self.args[0] if self.args else self.kwargs["input"]
+        rows, count, columns = weights.shape[:-1], weights.shape[-1], given.shape[-1]
+        if columns < count or given.numel() != rows.numel() * columns:
+            return None
+        plain = self.out.detach().reshape(*rows, columns)[..., :count]
+        if not torch.equal(plain.to(weights.dtype), weights.detach()):
+            return None
+        masked = F.pad(keys, (0, columns - count)) & ~empty
+        scores = given.reshape(*rows, columns).masked_fill(empty, 0.0).masked_fill(masked, float("-inf"))
+        named = {name: value for name, value in self.kwargs.items() if name != "input"}
+        out = self.func(scores.reshape(given.shape), *self.args[1:], **named)
+        return out.reshape(*rows, columns)[..., :count].to(weights.dtype).masked_fill(empty, 0.0)
+
+
 class Tap(TorchFunctionMode):
     """While active in this thread, every attention block is recorded in `records`, after `edit` if there is one.
 
     `edit(record, weights, values)` returns the weights and values to use instead; `seen(record, weights, values,
     product, align)` is told of their product. The products of the blocks numbered in `outputs` are kept, as leaves of
-    the graph where no graph leads to them. `connections` are the streams of queries and keys of each block, in the
-    order of the blocks, where they are known. In training, `undropped` records weights as they were before dropout; the
-    tensors themselves, from which the model went on, are kept in `before_dropout` of a record.
+    the graph where no graph leads to them. A `change` (see `interventions`) comes before `edit`. `connections` are the
+    streams of queries and keys of each block, in the order of the blocks, where they are known. In training,
+    `undropped` records weights as they were before dropout; the tensors themselves, from which the model went on, are
+    kept in `before_dropout` of a record.
     """
 
     def __init__(
@@ -104,9 +137,12 @@ class Tap(TorchFunctionMode):
         seen: Seen | None = None,
         outputs: Container[int] = (),
         connections: Sequence[tuple[str, str]] = (),
+        change: Change | None = None,
         undropped: bool = False,
     ) -> None:
         super().__init__()
+        self._change = change
+        self._softmax: Softmax | None = None  # the last one, where attention is changed
         self.records: list[AttentionRecord] = []
         self._names = {id(module): name for name, module in model.named_modules()}
         self._batch = batch_size
@@ -120,7 +156,7 @@ class Tap(TorchFunctionMode):
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        self._last_head, self._followed = None, {}
+        self._last_head, self._followed, self._softmax = None, {}, None
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -133,6 +169,7 @@ class Tap(TorchFunctionMode):
             self._followed = {id(out): (out, out)} if out.ndim in (3, 4) else {}
             self._dropping = None
             self._softmax_input = (args[0] if args else kwargs["input"]).detach() if self._scores else None
+            self._softmax = Softmax(func, args, kwargs, out) if self._change is not None else None
             return out
         if not self._followed:
             return func(*args, **kwargs)
@@ -190,8 +227,11 @@ class Tap(TorchFunctionMode):
         """Note weights (batch, head, query, key) and values (batch, head, key, width); return their product."""
         self._followed = {}
         record = self._record(weights)
+        if self._change is not None:
+            weights = self._change.first(record, weights, self._softmax)
         if self._edit is not None:
             weights, values = self._edit(record, weights, values)
+            weights = weights if self._change is None else self._change.last(record, weights)
         if self._undropped:
             before = weights if self._dropping is None else self._dropping
             record.before_dropout.append(before)
@@ -203,7 +243,9 @@ class Tap(TorchFunctionMode):
             record.value_parts.append(values)
         if self._softmax_input is not None:  # a learned sink has a column of its own, which is cut off
             scores = self._softmax_input[..., : weights.shape[-1]].reshape(weights.shape)
-            record.score_parts.append(scores.masked_fill((weights == 0) & (scores < HIDDEN), 0.0))
+            closed = None if self._change is None else self._change.keys(record)
+            hidden = scores < HIDDEN if closed is None else (scores < HIDDEN) | closed
+            record.score_parts.append(scores.masked_fill((weights == 0) & hidden, 0.0))
         out = product(weights, values)
         kept = record.order in self._outputs
         if kept:
@@ -284,6 +326,7 @@ class Tap(TorchFunctionMode):
         weights = weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)  # a row that sees nothing
         self._softmax_input = scores.detach() if self._scores else None
         self._dropping = weights if dropout_p else None
+        self._softmax = Softmax(torch.softmax, (scores, -1), {}, weights) if self._change is not None else None
         return self._product(F.dropout(weights, dropout_p), value)
 
 

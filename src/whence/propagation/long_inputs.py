@@ -44,9 +44,11 @@ class Fold:
 def fold_attention(subject: Subject, batch: Batch, aim: Aim, fold: Fold, start_layer: int = 0) -> Tensor | None:
     """The result of a fold over all attention, in memory that does not grow with the number of layers.
 
-    None where keeping attention is cheaper, or where folding is not possible: the model has several streams, or its
-    fused path does not make the same logits.
+    None where keeping attention is cheaper, or where folding is not possible: the model has several streams, its fused
+    path does not make the same logits, or an intervention changes attention, which the fused path does not show.
     """
+    if subject.change(batch) is not None:
+        return None
     layers = len(subject.structure(batch).connections)
     weights = len(batch) * batch.mask.shape[1] ** 2 * layers * subject.heads
     worthwhile = len(batch.streams) == 1 and weights * 8 >= LONG_BYTES

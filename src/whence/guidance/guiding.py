@@ -50,9 +50,7 @@ class Arm:
     histories: list[History] = field(default_factory=list)
 
 
-def guided(
-    subject: Subject, data: Any, losses: Sequence[str], held_out: Any, settings: Settings
-) -> Guidance:
+def guided(subject: Subject, data: Any, losses: Sequence[str], held_out: Any, settings: Settings) -> Guidance:
     """Train copies of a classifier by the losses, and measure them beside training on labels alone: a Guidance."""
     objective = Objective(losses)
     _check(subject, settings)
@@ -96,10 +94,14 @@ def _check_attention(subject: Subject, lesson: Lesson, objective: Objective) -> 
         return
     connections = subject.structure(subject.batch([lesson.item])).connections
     if not any(query and key for query, key in connections):
-        raise ValueError(no_attention(module_of(subject)) if not connections else (
-            f"the attention of {subject.name} does not look at its inputs token by token (it attends within windows, or "
-            "over something else), so losses on attention have no words to compare with; use another model"
-        ))
+        raise ValueError(
+            no_attention(module_of(subject))
+            if not connections
+            else (
+                f"the attention of {subject.name} does not look at its inputs token by token (it attends within windows, or "
+                "over something else), so losses on attention have no words to compare with; use another model"
+            )
+        )
 
 
 def _arms(
@@ -221,7 +223,4 @@ def _curves(arms: dict[str, Arm], objective: Objective) -> dict[str, np.ndarray]
 
 def _by_seed(arms: dict[str, Arm], number: Callable[[History], float]) -> np.ndarray:
     """A number of every training, (arm, seed); 0 for the model as it was given."""
-    return np.array(
-        [[float(number(h)) for h in arm.histories] or [0.0] * len(arm.models) for arm in arms.values()]
-    )
-
+    return np.array([[float(number(h)) for h in arm.histories] or [0.0] * len(arm.models) for arm in arms.values()])

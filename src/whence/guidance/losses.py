@@ -214,4 +214,3 @@ def _from_marks(seen: TrainingPass, scores: Tensor, distance: Distance, away: bo
 def _mean(values: Tensor, counted: Tensor) -> Tensor:
     """The mean over the examples that count; 0 without any."""
     return (values * counted).sum() / counted.sum().clamp(min=1)
-

@@ -60,9 +60,7 @@ def metric_names(methods: Sequence[str], with_truth: bool) -> dict[str, tuple[st
     return {f"{metric} of {method}": (metric, method) for method in methods for metric in metrics}
 
 
-def _explained(
-    subject: Subject, lessons: Sequence[Lesson], methods: Sequence[str], seed: int
-) -> dict[str, np.ndarray]:
+def _explained(subject: Subject, lessons: Sequence[Lesson], methods: Sequence[str], seed: int) -> dict[str, np.ndarray]:
     """Faithfulness and plausibility of methods, (example,) each."""
     truths = any(lesson.marks is not None for lesson in lessons)
     rows: list[Any] = [_Example(lesson.raw, lesson.marks) for lesson in lessons]

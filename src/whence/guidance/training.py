@@ -173,7 +173,9 @@ def _trainer(
         history = History()
 
         def get_train_dataloader(self) -> Any:
-            return torch.utils.data.DataLoader(lessons, batch_sampler=order, collate_fn=lambda chosen: {"lessons": chosen})  # type: ignore[arg-type]
+            return torch.utils.data.DataLoader(
+                lessons, batch_sampler=order, collate_fn=lambda chosen: {"lessons": chosen}
+            )  # type: ignore[arg-type]
 
         def compute_loss(self, model: Any, inputs: Any, *given: Any, **options: Any) -> Any:
             parts = step_losses(copied, base, inputs["lessons"], objective)
@@ -200,7 +202,9 @@ def _trainer(
     if schedule.patience is not None:
         callbacks.append(EarlyStoppingCallback(schedule.patience))
     arguments = _arguments(schedule, seed, folder, len(order), copied.device.type == "cpu")
-    trainer = Guided(module_of(copied), arguments, train_dataset=lessons, eval_dataset=checked or None, callbacks=callbacks)
+    trainer = Guided(
+        module_of(copied), arguments, train_dataset=lessons, eval_dataset=checked or None, callbacks=callbacks
+    )
     trainer.remove_callback(PrinterCallback)
     return trainer
 

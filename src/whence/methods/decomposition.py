@@ -97,8 +97,8 @@ def decompx(subject: Subject, batch: Batch, target: Aim, *, bias: Split = "absdo
     if target.states:
         raise ValueError("decompx divides logits, and the target reads a state inside the model; use lrp or a gradient")
     scores = torch.zeros(batch.mask.shape, dtype=subject.accumulation, device=batch.mask.device)
-    subject.values(batch, target)  # fixes a target that was left open
-    for rows in _groups(batch, subject, 4):
+    classes = subject.trace(batch, target).logits.shape[-1]  # the pass also fixes a target that was left open
+    for rows in _groups(batch, subject, 4, classes):
         group, aim = batch.chosen(rows), target.chosen(rows)
         rules = Sources(subject.name, bias)
         with torch.no_grad():
@@ -136,18 +136,19 @@ def _maps(subject: Subject, batch: Batch, target: Aim, stage: str, reduce: Reduc
     if not depth:
         raise ValueError(f"no layers were found in {subject.name}, so there are none to take apart; use decompx")
     tokens_first = any(site.tokens_first for site in subject.sites(batch, 0).values())
-    by_group = []
-    for rows in _groups(batch, subject, 3):
+    by_group, groups = [], _groups(batch, subject, 3)
+    for rows in groups:
         rules = Layers(subject.name, stage, reduce, tokens_first=tokens_first)
         group = batch.chosen(rows)
         with torch.no_grad():
             subject.trace(group, target.chosen(rows), [f"state:{n}" for n in range(depth)], rules=rules)
-        by_group.append(rules.maps)
+        by_group.append([group.spread(layer_map) for layer_map in rules.maps])
     if any(len(maps) != len(subject.structure(batch).connections) for maps in by_group):
         raise ValueError(
             f"the attention of {subject.name} could not be followed; use value_zeroing or a gradient method"
         )
-    return [torch.cat(pieces) for pieces in zip(*by_group, strict=True)]
+    order = torch.tensor([row for rows in groups for row in rows]).argsort()
+    return [pieces[0] if len(pieces) == 1 else torch.cat(pieces)[order] for pieces in zip(*by_group, strict=True)]
 
 
 def _check_one_stream(subject: Subject, batch: Batch) -> None:
@@ -160,11 +161,24 @@ def _check_one_stream(subject: Subject, batch: Batch) -> None:
         )
 
 
-def _groups(batch: Batch, subject: Subject, copies: int) -> list[list[int]]:
-    """Rows of a batch whose parts fit in memory together."""
+def _groups(batch: Batch, subject: Subject, copies: int, classes: int = 0) -> list[list[int]]:
+    """Rows of a batch whose parts, and those of their logits over some classes, fit in memory together.
+
+    Rows that share a sequence share its parts.
+    """
     tokens = batch.mask.shape[1]
-    rows = max(1, _MOST_BYTES // (copies * tokens * tokens * subject.width * 4))
-    return [list(range(start, min(start + rows, len(batch)))) for start in range(0, len(batch), rows)]
+    most = max(1, _MOST_BYTES // (copies * tokens * tokens * subject.width * 4))
+    if batch.sequences is None:
+        return [list(range(start, min(start + most, len(batch)))) for start in range(0, len(batch), most)]
+    of = batch.sequences.of.tolist()
+    rows = sorted(range(len(batch)), key=lambda row: of[row] // most)
+    size = max(1, _MOST_BYTES // max(1, tokens * classes * 4))
+    found: list[list[int]] = []
+    for row in rows:
+        if not found or len(found[-1]) == size or of[found[-1][0]] // most != of[row] // most:
+            found.append([])
+        found[-1].append(row)
+    return found
 
 
 def _read(subject: Subject, batch: Batch, target: Aim, maps: list[Tensor], layer: LayerNumbers, read: Read) -> Tensor:

@@ -15,6 +15,7 @@ from whence.core.results import Attribution
 from whence.model.batching import Batch, shown
 from whence.model.masked_runs import MaskedRuns
 from whence.model.pointing import pointed
+from whence.model.shared_rows import row_batches
 from whence.model.subject import Subject
 from whence.model.target_specs import of_generated
 from whence.model.targets import Aim
@@ -101,7 +102,7 @@ def explained(
         return []
     found: list[list[Attribution]] = [[] for _ in rows.inputs]  # [row][method]
     with subject.lent():
-        groups = list(subject.batches(rows.inputs, settings.batch_size, settings.seed))
+        groups = list(row_batches(subject, rows.inputs, rows.targets, settings.batch_size, settings.seed))
         for numbers, batch in tracked(groups, settings.progress):
             aim = subject.aim([rows.targets[number] for number in numbers])
             for by_row in _explained_batch(subject, batch, aim, specs, settings):

@@ -97,15 +97,15 @@ def integrated_gradients(
         return _halved(path, tolerance)
     places, weights = nodes_of(rule or "gausslegendre", steps or 64)
     rows = np.repeat(np.arange(len(batch)), len(places))
-    path.walk(rows, np.tile(places, len(batch)))
-    return path.explained(np.tile(weights, len(batch)), subject.values_at(batch, target, at, path.x0))
+    points = path.walk(rows, np.tile(places, len(batch)))
+    return path.explained(np.tile(weights, len(batch))[points.argsort()], subject.values_at(batch, target, at, path.x0))
 
 
 def _halved(path: Straight, tolerance: float) -> Explained:
     """Simpson's rule on pieces of the path, which are halved until it is exact enough; no gradient is taken twice."""
     count, points_each = len(path.batch), 2 * FIRST_PIECES + 1
-    path.walk(np.repeat(np.arange(count), points_each), np.tile(np.linspace(0, 1, points_each), count))
-    first = points_each * np.arange(count)[:, None, None] + 2 * np.arange(FIRST_PIECES)[:, None] + np.arange(3)
+    points = path.walk(np.repeat(np.arange(count), points_each), np.tile(np.linspace(0, 1, points_each), count))
+    first = points[points_each * np.arange(count)[:, None, None] + 2 * np.arange(FIRST_PIECES)[:, None] + np.arange(3)]
     pieces = first.reshape(-1, 3)  # (piece, 3): numbers of its start, middle and end among the path's points
     start, end = path.f[first[:, 0, 0]], path.f[first[:, -1, 2]]
     wanted = tolerance * np.maximum(np.abs(end - start), 0.1)
@@ -160,6 +160,10 @@ class Straight:
     def walk(self, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Visit these places (0 to 1) on the paths of these examples; the numbers of the new points are returned."""
         size = rows_at_once(self.batch)
+        numbers = len(self.rows) + np.arange(len(rows))
+        if self.batch.sequences is not None:  # beginnings of one sequence share the passes at equal places
+            order = places.argsort(kind="stable")
+            rows, places, numbers = rows[order], places[order], len(self.rows) + order.argsort()
         for start in range(0, len(rows), size):
             chosen = rows[start : start + size].tolist()
             alphas = torch.tensor(places[start : start + size], dtype=self.subject.accumulation)
@@ -178,7 +182,7 @@ class Straight:
                 slopes += share.flatten(1).double().sum(1).cpu().numpy()
             self.f, self.slopes = np.append(self.f, f.double().cpu().numpy()), np.append(self.slopes, slopes)
         self.rows, self.places = np.append(self.rows, rows), np.append(self.places, places)
-        return np.arange(len(self.rows) - len(rows), len(self.rows))
+        return numbers
 
     def explained(self, weights: np.ndarray, base: Tensor) -> Explained:
         """The scores: each example's sum of shares, weighted by point."""

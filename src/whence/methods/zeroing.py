@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -36,15 +38,26 @@ def value_zeroing(
     trace = subject.trace(batch, target)
     steps(subject, trace)
     state = readers(subject, trace, batch, read)  # (batch, row, feature): the rows of the product that are read
-    layers = layers_of(subject, batch, trace)
+    run, run_trace = _run(subject, batch, target, trace)
+    layers = layers_of(subject, run, run_trace)
     if sum(len(one.records) for one in layers) < len(trace.attention):
         raise ValueError(_no_layer(subject))
     if layer is None:
         for one in reversed(layers):
-            state = state @ shares(zeroed(subject, batch, one))
+            state = state @ batch.spread(shares(zeroed(subject, run, one)))
     else:
-        state = state @ _mean(subject, batch, trace, layers, layer)
+        state = state @ batch.spread(_mean(subject, run, run_trace, layers, layer))
     return finished(state, batch, trace, read)
+
+
+def _run(subject: Subject, batch: Batch, target: Aim, trace: Trace) -> tuple[Batch, Trace]:
+    """What values are zeroed in: the batch, or the whole sequences that its examples are beginnings of."""
+    if batch.sequences is None:
+        return batch, trace
+    of = batch.sequences.of.tolist()
+    wholes = replace(batch.sequences.wholes)  # a copy: its trace shall not outlive this call
+    aim = target.anew([of.index(sequence) for sequence in range(len(wholes))])
+    return wholes, subject.trace(wholes, aim, trace.needs)
 
 
 def zeroed(subject: Subject, batch: Batch, layer: Layer) -> Tensor:

@@ -20,6 +20,27 @@ MAX_EXAMPLES = 32
 _COLUMNS = ("special", "words", "offsets")  # arrays of an Input with one row per feature
 
 
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """Examples of a batch that are beginnings of a few whole sequences, so that one pass over these serves them all."""
+
+    wholes: Batch  # the sequences
+    of: Tensor  # (batch,): the number of the sequence that an example is the beginning of
+
+    def chosen(self, rows: Sequence[int]) -> Shared:
+        """The same for these examples alone."""
+        of = self.of[torch.tensor(list(rows), dtype=torch.long, device=self.of.device)]
+        used, numbers = of.unique(return_inverse=True)
+        wholes = self.wholes if len(used) == len(self.wholes) else self.wholes.chosen(used.tolist())
+        return Shared(wholes, numbers)
+
+    def spread(self, by_sequence: Tensor) -> Tensor:
+        """(sequence, ...) to (batch, ...); of a single sequence no copy is made."""
+        if len(by_sequence) == 1:
+            return by_sequence.expand(len(self.of), *by_sequence.shape[1:])
+        return by_sequence[self.of.to(by_sequence.device)]
+
+
 @dataclass(eq=False)
 class Batch:
     """Inputs padded to one length per stream. Features of a batch are its streams side by side, padding included."""
@@ -32,6 +53,9 @@ class Batch:
     trace: Any = field(default=None, repr=False)  # the last trace, for a method that needs nothing beyond it
     known: Any = field(default=None, repr=False)  # (aim, f of every example), once computed on these inputs
     masked_runs: Any = field(default=None, repr=False)  # the engine for masked inputs that callers share, if any
+    shared: Shared | None = field(default=None, repr=False)  # the whole sequences that the examples are beginnings of
+    # Of generated text, (example, position) of the logits to read, where it is not the last token of every example.
+    read_at: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -89,6 +113,15 @@ class Batch:
         """One random generator per example: seed and example determine it, the place in the batch does not."""
         return [np.random.default_rng([self.seed, _digest(item)]) for item in self.inputs]
 
+    @property
+    def sequences(self) -> Shared | None:
+        """The whole sequences that are run in place of the examples; None where the examples themselves are."""
+        return None if self.shared is None or len(self.shared.wholes) == len(self) else self.shared
+
+    def spread(self, by_sequence: Tensor) -> Tensor:
+        """What was computed for every sequence that is run, as the examples of the batch have it."""
+        return by_sequence if self.sequences is None else self.sequences.spread(by_sequence)
+
     def chosen(self, rows: Sequence[int]) -> Batch:
         """The batch of these examples alone; a number that comes twice gives the example twice."""
         index = torch.tensor(list(rows), dtype=torch.long)
@@ -100,6 +133,8 @@ class Batch:
             needs=frozenset(),
             trace=None,
             known=None,
+            shared=None if self.shared is None else self.shared.chosen(rows),
+            read_at=None,
         )
 
     def unpadded(self, features: Tensor) -> list[np.ndarray]:

@@ -99,7 +99,7 @@ class Forward:
     def decision(self, outputs: Any, batch: Batch) -> Tensor:
         """The logits that the model decides by: (batch, class).
 
-        For generated text those at the last real position; of a model that decides at single tokens, those at the
+        For generated text those at the last real position, or at `batch.read_at`; of a model that decides at single tokens, those at the
         tokens that `batch.decides` names, one after the other.
         """
         logits = self.logits(outputs)
@@ -111,8 +111,8 @@ class Forward:
         if logits.ndim == 3 and self._reads:
             return _at_tokens(logits, batch.decides)
         if logits.ndim == 3 and self._generates:
-            last = batch.last_tokens(list(batch.streams)[-1])
-            return logits[torch.arange(len(batch), device=logits.device), last]
+            last = torch.arange(len(batch), device=logits.device), batch.last_tokens(list(batch.streams)[-1])
+            return logits[batch.read_at or last]
         logits = logits[:, None] if logits.ndim == 1 else logits
         if logits.ndim != 2 or len(logits) != len(batch):
             raise ValueError(

@@ -33,6 +33,7 @@ from whence.model.target_specs import resolve
 from whence.model.targets import Aim, StateSeen
 from whence.model.watching import Listener, Site, every_call, picked
 
+
 class Subject:
     """A model that can be encoded for, batched, run, differentiated and traced; made by `load` and `wrap`."""
 

@@ -78,6 +78,8 @@ class Conserving(_Ruled):
     constants, so are the weights by which experts are mixed.
     """
 
+    shares = True
+
     def __init__(
         self,
         *,
@@ -155,6 +157,7 @@ class Softened(_Ruled):
     """ReLUs are differentiated as softplus: log(1 + exp(b x)) / b, smooth where the ReLU has its kink."""
 
     attention_path = None
+    shares = True
 
     def __init__(self, sharpness: float) -> None:
         super().__init__()

@@ -1,0 +1,199 @@
+"""Which inputs are beginnings of others, whether a model reads them alike, and batches that share whole sequences."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whence.core.inputs import Input, Target
+from whence.model.batching import MAX_TOKENS, Batch, Shared, is_sequence, stream_names, stream_of
+from whence.model.interventions import described
+from whence.model.subject import Subject
+
+MAX_ROWS = 128  # of a batch whose size the caller does not choose
+
+
+@dataclass(frozen=True)
+class Beginnings:
+    """What is known of a model on an input and its beginnings."""
+
+    alike: bool  # the logits of a beginning are those of the whole at the beginning's last token
+    padded: bool = False  # beginnings may also be padded on the right
+
+
+def row_batches(
+    subject: Subject, inputs: Sequence[Input], targets: Sequence[Any], batch_size: int | None, seed: int
+) -> Iterator[tuple[list[int], Batch]]:
+    """Batches of rows, each with the numbers of its inputs; rows of one sequence share passes where the model allows.
+
+    A target that reads a state inside the model is not shared: its state may span all tokens. Nor are rows under an
+    intervention on attention, which is made for the tokens of each row.
+    """
+    intervened = bool(described(subject)) or any(item.ignored for item in inputs)
+    groups = beginnings(inputs) if subject.generates and not intervened else []
+    shared = [own for own in groups if len(own) > 1 and not any(_reads_state(targets[row]) for row in own)]
+    shared = [own for own in shared if found_out(subject, inputs[own[0]], inputs[own[-1]]).alike]
+    for numbers in _packed(subject, inputs, shared, batch_size):
+        yield numbers, _sharing(subject, [inputs[number] for number in numbers], seed)
+    taken = {number for own in shared for number in own}
+    alone = [number for number in range(len(inputs)) if number not in taken]
+    if alone:
+        for numbers, batch in subject.batches([inputs[number] for number in alone], batch_size, seed):
+            yield [alone[number] for number in numbers], batch
+
+
+def _reads_state(target: Any) -> bool:
+    return target.of_state if isinstance(target, Target) else bool(getattr(target, "states", ()))
+
+
+# ---- beginnings ------------------------------------------------------------------------------------------------------
+
+
+def beginnings(inputs: Sequence[Input]) -> list[list[int]]:
+    """The inputs in groups: the first of a group is the longest, the others are beginnings of it, longest first.
+
+    The last stream of an input is what grows; all else must be equal.
+    """
+    keys = [_key(item) for item in inputs]
+    order = sorted(range(len(inputs)), key=keys.__getitem__)
+    groups: list[list[int]] = []
+    # In this order, whatever stands between a beginning and its whole begins alike, so neighbours tell.
+    for number in reversed(order):
+        if groups and keys[groups[-1][-1]][0] == keys[number][0]:
+            if keys[groups[-1][-1]][1].startswith(keys[number][1]):
+                groups[-1].append(number)
+                continue
+        groups.append([number])
+    return groups
+
+
+def _key(item: Input) -> tuple[Any, bytes]:
+    """What must be equal in a beginning and its whole, and the tokens of the last stream, one after the other."""
+    names = stream_names(item)
+    length = item.streams.count(names[-1])
+    start = len(item.features) - length
+    fixed: list[Any] = [names]
+    columns = []
+    for name, array in sorted(item.tensors.items()):
+        grows = stream_of(name, names) == names[-1] and is_sequence(name, array, length)
+        if grows:
+            columns.append(np.ascontiguousarray(array).reshape(length, -1).view(np.uint8))
+        whole = array[:0] if grows else array
+        fixed.append((name, whole.shape, str(array.dtype), zlib.crc32(whole.tobytes()), whole.tobytes()))
+    zeroed = getattr(item, "zeroed", None)  # marks of tokens whose embedding is put to zero
+    marks = np.zeros(len(item.features), bool) if zeroed is None else zeroed
+    columns.append(marks[start:, None].view(np.uint8))
+    fixed.append(marks[:start].tobytes())
+    return tuple(fixed), np.hstack(columns).tobytes()
+
+
+# ---- what the model makes of them ------------------------------------------------------------------------------------
+
+
+def found_out(subject: Subject, longest: Input, shortest: Input) -> Beginnings:
+    """Whether a model reads beginnings as it reads the whole, found by running it.
+
+    It is found out once for inputs of one kind and of like lengths, because some models turn their positions by other
+    angles where a text is long.
+    """
+    sizes = (len(shortest.features).bit_length(), len(longest.features).bit_length())
+    batch = subject.batch([longest])
+    discovery = subject.discovery(batch)
+    return discovery.remember(("beginnings", *sizes), lambda: _tried(subject, batch, shortest))
+
+
+def _tried(subject: Subject, whole: Batch, shortest: Input) -> Beginnings:
+    """Compare the logits of a beginning, alone and padded on the right, with those of the whole at its last token."""
+    alone, stream = subject.batch([shortest]), list(whole.streams)[-1]
+    both = subject.batch([whole.inputs[0], shortest], side="right")
+    within = replace(whole, read_at=(torch.zeros(1, dtype=torch.long), alone.last_tokens(stream).cpu()))
+    try:
+        discovery = subject.discovery(whole)
+        spans = all(query for query, _ in discovery.structure.connections)
+        last = _reads_last(discovery.structure.deciding, discovery, whole)
+        own, eager = ([subject.logits(batch, path=path) for batch in (alone, within)] for path in (None, "eager"))
+    except ValueError:
+        return Beginnings(False)
+    alike = spans and last and _close(*own) and _close(*eager)
+    padded = False
+    with contextlib.suppress(ValueError):  # raised by a model that cannot be padded
+        padded = alike and _close(own[0], subject.logits(both)[1:])
+    return Beginnings(alike, padded)
+
+
+def _reads_last(streams: Any, discovery: Any, batch: Batch) -> bool:
+    """Whether the output reads the last token of every stream that it reads."""
+    for stream in streams:
+        tokens = discovery.deciding_tokens(batch, stream)
+        last = torch.nn.functional.one_hot(batch.last_tokens(stream), batch.streams[stream].shape[1]).bool()
+        if tokens is None or not torch.equal(tokens, last):
+            return False
+    return True
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    tolerance = 1e-4 if one.dtype in (torch.float32, torch.float64) else 3e-2
+    gap = (one.float() - other.float()).abs().max()
+    return bool(gap <= tolerance * one.float().abs().max().clamp(min=1e-6))
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+
+def _packed(
+    subject: Subject, inputs: Sequence[Input], groups: list[list[int]], batch_size: int | None
+) -> Iterator[list[int]]:
+    """Rows that go together: those of one sequence, and those of others that are as long, as many as fit."""
+    packed: list[int] = []
+    for own in sorted(groups, key=lambda own: (_shape(inputs[own[0]]), len(inputs[own[0]].features)), reverse=True):
+        most = batch_size or max(1, min(MAX_ROWS, MAX_TOKENS // len(inputs[own[0]].features)))
+        for start in range(0, len(own), most):
+            rows = own[start : start + most]
+            if packed and not (len(packed) + len(rows) <= most and _together(subject, inputs, packed[0], rows[0])):
+                yield packed
+                packed = []
+            packed = packed + rows
+    if packed:
+        yield packed
+
+
+def _shape(item: Input) -> tuple[Any, ...]:
+    """What inputs of one batch have in common beside their lengths."""
+    names = stream_names(item)
+    lengths = {name: item.streams.count(name) for name in names}
+    return tuple(
+        (name, array.shape[1:] if is_sequence(name, array, lengths[stream_of(name, names)]) else array.shape)
+        for name, array in sorted(item.tensors.items())
+    )
+
+
+def _together(subject: Subject, inputs: Sequence[Input], first: int, other: int) -> bool:
+    """Whether two sequences may stand in one batch: they are of one shape, and padding is small and harmless."""
+    a, b = inputs[first], inputs[other]
+    if _shape(a) != _shape(b) or stream_names(a) != stream_names(b):
+        return False
+    if a.streams == b.streams:
+        return True
+    one_stream = len(stream_names(a)) == 1
+    pads = (
+        found_out(subject, a, b).padded if one_stream else subject.discovery(subject.batch([a])).padding_side == "right"
+    )
+    return pads and 0.9 * len(a.features) <= len(b.features) <= len(a.features)
+
+
+def _sharing(subject: Subject, rows: Sequence[Input], seed: int) -> Batch:
+    """Rows as a batch that knows the sequences they are beginnings of."""
+    batch = subject.batch(rows, seed, side="right")
+    of, longest = torch.zeros(len(rows), dtype=torch.long), []
+    for own in beginnings(rows):
+        of[own] = len(longest)
+        longest.append(own[0])
+    batch.shared = Shared(batch.chosen(longest), of.to(batch.mask.device))
+    return batch

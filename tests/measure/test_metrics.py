@@ -621,11 +621,9 @@ def test_refusals() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             whence.score(subject, a, metric, **options)
+    unknown = replace(a.words(), input=replace(a.words().input, pieces=None, units=None))  # of a file of an old version
     with pytest.raises(ValueError, match="words that were merged; score what explain returned"):
-        whence.score(subject, a.words(), "auac")
-    generated = whence.explain(subject_of("gpt2"), RAWS["gpt2"], "random")
-    with pytest.raises(ValueError, match="words that were merged"):
-        whence.score(subject_of("gpt2"), generated.words(), "auac")
+        whence.score(subject, unknown, "auac")
     with pytest.raises(ValueError, match=r"truth has the shape \(2,\), and \(\d+,\) or \(3,\) was expected"):
         whence.score(subject, a, "plausibility", truth=[True, False])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from whence.core.inputs import Input
+from whence.core.levels import Level, at_level
 from whence.core.specs import Between, checked
 from whence.core.wording import shown
 from whence.methods.explaining import as_list, encoded
@@ -26,14 +27,16 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-def encoded_inputs(subject: Subject, inputs: Any, target: Any, truncate: bool) -> tuple[list[Input], list[Any], bool]:
-    """Inputs encoded, their targets, and whether one input was given instead of a list."""
+def encoded_inputs(
+    subject: Subject, inputs: Any, target: Any, truncate: bool, level: Level = None
+) -> tuple[list[Input], list[Any], bool]:
+    """Inputs encoded, their targets, and whether one input was given instead of a list; tokens know their units."""
     several = as_list(inputs)
     raws = [inputs] if several is None else several
     targets = as_list(target) if several is not None else None
     if targets is not None and len(targets) != len(raws):
         raise ValueError(f"a list of targets has one per input: {len(raws)} were expected, {len(targets)} came")
-    items = encoded(subject, raws, truncate, several is None)
+    items = [at_level(item, level) for item in encoded(subject, raws, truncate, several is None)]
     return items, [target] * len(raws) if targets is None else targets, several is None
 
 

@@ -9,6 +9,7 @@ from whence.api.checks import check_call, check_specs, encoded_inputs
 from whence.api.provenance import stamped
 from whence.core import registry
 from whence.core.attention_maps import AttentionMaps
+from whence.core.levels import Level, checked_level
 from whence.core.relevance_balance import Conservation
 from whence.core.results import Attribution, Comparison
 from whence.measure.call_types import Raw, RawInput, RawInputs, TargetLike, TargetLikes
@@ -29,6 +30,7 @@ def explain(
     batch_size: int | None = ...,
     truncate: bool = ...,
     progress: bool = ...,
+    level: Level = ...,
     **options: Any,
 ) -> Attribution: ...
 @overload
@@ -42,6 +44,7 @@ def explain(
     batch_size: int | None = ...,
     truncate: bool = ...,
     progress: bool = ...,
+    level: Level = ...,
     **options: Any,
 ) -> list[Attribution]: ...
 @stamped
@@ -55,18 +58,22 @@ def explain(
     batch_size: int | None = None,
     truncate: bool = False,
     progress: bool = False,
+    level: Level = None,
     **options: Any,
 ) -> Attribution | list[Attribution]:
     """Attribute the target to the features of one input (an Attribution) or of a list of inputs (a list).
 
     `target`: a label, an index, a token's text, `kind(...)` such as "log_odds('positive')", at a token as
     "logit('B-PER', at='Obama')", an answer as "start('Paris')", a function
-    `(logits, batch) -> (batch,)`, or a list with one per input; by default what the model predicts.
+    `(logits, batch) -> (batch,)`, or a list with one per input; by default what the model predicts. `level`: what the
+    features are: "token", "word", "sentence", "message", "document", or a list of spans, each a text of the input or
+    its characters (start, end). Methods that hide features hide whole units; others sum the scores of a unit's tokens.
     """
+    level = checked_level(level)
     check_call(subject, seed=seed, batch_size=batch_size, truncate=truncate, progress=progress)
     if method is not None:
         registry.resolve("method", method, options)  # what is wrong with it is said before anything is encoded
-    items, targets, single = encoded_inputs(subject, inputs, target, truncate)
+    items, targets, single = encoded_inputs(subject, inputs, target, truncate, level)
     usual = usual_method(subject, items) if method is None else method
     notes = () if method is not None else (f"no method was named: {usual} was used",)
     specs = [registry.resolve("method", usual, options)]
@@ -87,6 +94,7 @@ def compare(
     batch_size: int | None = ...,
     truncate: bool = ...,
     progress: bool = ...,
+    level: Level = ...,
 ) -> Comparison: ...
 @overload
 def compare(
@@ -99,6 +107,7 @@ def compare(
     batch_size: int | None = ...,
     truncate: bool = ...,
     progress: bool = ...,
+    level: Level = ...,
 ) -> list[Comparison]: ...
 @stamped
 def compare(
@@ -111,12 +120,14 @@ def compare(
     batch_size: int | None = None,
     truncate: bool = False,
     progress: bool = False,
+    level: Level = None,
 ) -> Comparison | list[Comparison]:
-    """Several methods on one input (a Comparison) or on each of a list (a list): one target, shared passes."""
+    """Several methods on one input (a Comparison) or on each of a list (a list): one target, level and passes."""
+    level = checked_level(level)
     check_call(subject, seed=seed, batch_size=batch_size, truncate=truncate, progress=progress)
     check_specs("methods", methods)
     specs = [registry.resolve("method", spec) for spec in methods]
-    items, targets, single = encoded_inputs(subject, inputs, target, truncate)
+    items, targets, single = encoded_inputs(subject, inputs, target, truncate, level)
     found = explained(subject, items, specs, targets, Settings(seed, batch_size, progress))
     results = [Comparison(tuple(attributions)) for attributions in found]
     return results[0] if single else results

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -47,6 +48,7 @@ whence explain "a masterful film" -m ./my-model --method attention --layer 0 --s
 whence explain "a masterful film" -m ./my-model --method shap --save a.pdf --figure waterfall
 whence explain "two dogs play" "animals are outside" -m ./my-nli-model
 whence explain '{"prompt": "Paris is", "continuation": " a city"}' -m gpt2
+whence explain '{"messages": [{"role": "user", "content": "..."}]}' -m ./my-chat-model --level sentence
 whence explain photo.png -m ./my-vit --method rise --save map.pdf --clip 99 --contour 0.5
 whence explain - --model ./my-model --json < texts.txt > results.jsonl
 
@@ -63,6 +65,11 @@ SPEC = "A name, or name(option=value); [cyan]whence methods[/cyan] lists them. T
 Method = Annotated[list[str] | None, typer.Option("--method", metavar="SPEC", help=SPEC)]
 Words = Annotated[bool, typer.Option("--words", help="Merge pieces into words.")]
 Sentences = Annotated[bool, typer.Option("--sentences", help="Merge pieces into sentences.")]
+LEVEL = (
+    "The features: token, word, sentence, message, document, or spans as a JSON list of texts or [start, end]. Methods "
+    "that hide features hide whole units, others sum over their tokens."
+)
+AtLevel = Annotated[str | None, typer.Option("--level", metavar="LEVEL", help=LEVEL)]
 Values = Annotated[bool, typer.Option("--values", help="On a terminal: the table of scores instead of coloured text.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON: a line per result, as --save writes it.")]
 
@@ -87,6 +94,7 @@ def _explain_or_compare(
     target: Target = None,
     words: Words = False,
     sentences: Sentences = False,
+    level: AtLevel = None,
     values: Values = False,
     as_json: Json = False,
     save: Save = None,
@@ -115,6 +123,7 @@ def _explain_or_compare(
     subject = load(model, raws, device)
     show_progress = isinstance(raws, list) and len(raws) > 1 and sys.stderr.isatty()
     settings = {"seed": seed, "batch_size": batch_size, "truncate": truncate, "progress": show_progress}
+    settings["level"] = level_of(level)
     explained = run(subject, raws, target=target_of(subject, target), **settings)
     results = explained if isinstance(explained, list) else [explained]
     if words or sentences:
@@ -124,6 +133,16 @@ def _explain_or_compare(
     as_table = values and not single
     show = print_json if as_json else partial(print_result, kind="values") if as_table else None
     give(results, files, show, drawn, kind)
+
+
+def level_of(text: str | None) -> Any:
+    """A level as it is written on the command line: a name, or a JSON list of spans."""
+    if text is None or not text.lstrip().startswith("["):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Misuse(f'--level: the list of spans is no JSON ({error}); write ["a text", [0, 20]]') from error
 
 
 def _merged(result: Any, into: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,10 +34,19 @@ class Input(Storable):
     # that was deleted. Empty where the model decides once for the whole input.
     decides: tuple[int, ...] = ()
     ignored: tuple[int, ...] = ()  # features that must not count: attention to them is closed in every pass
+    # Token ids whose log-probabilities are read at the tokens `decides`, one each: a statement of the output.
+    answer: tuple[int, ...] = ()
+    # The number of the unit that every token belongs to, as of its sentence, where tokens are not explained one by one.
+    units: np.ndarray | None = None
+    level: str = ""  # what the units are: "word", "sentence", "message", "document", "span"; "" where there are none
+    pieces: Input | None = None  # of an input whose features are units: the tokens; `unmerged` puts both together
     notes: tuple[str, ...] = ()  # what was done to the input, as truncation
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.units is not None:
+            self._set("units", np.asarray(self.units, dtype=np.int64))
+            check_axis("Input.units", "token", len(self.units), len((self.pieces or self).features))
         self._set("special", np.asarray(self.special, dtype=bool))
         self._set("words", np.asarray(self.words, dtype=np.int64))
         self._set("offsets", np.asarray(self.offsets, dtype=np.int64).reshape(-1, 2))
@@ -159,25 +169,29 @@ def sentence_starts(x: Input) -> np.ndarray:
 
     A special token inside a sentence parts it; sentences never reach over two texts or streams.
     """
-    sentences = _sentence_numbers(x)
+    return run_starts(x, numbers_in_text(x, sentence_spans))
+
+
+def run_starts(x: Input, numbers: np.ndarray) -> np.ndarray:
+    """The first feature of every run of features of one text that have the same number; those with -1 stand alone."""
 
     def continues(i: int) -> bool:
-        """Whether feature i belongs to the sentence of the feature before."""
-        if sentences[i] < 0 or sentences[i - 1] < 0:
+        """Whether feature i belongs to the run of the feature before."""
+        if numbers[i] < 0 or numbers[i - 1] < 0:
             return False
-        return (x.streams[i], x.parts[i], sentences[i]) == (x.streams[i - 1], x.parts[i - 1], sentences[i - 1])
+        return (x.streams[i], x.parts[i], numbers[i]) == (x.streams[i - 1], x.parts[i - 1], numbers[i - 1])
 
     return np.array([i for i in range(len(x.features)) if i == 0 or not continues(i)], dtype=np.int64)
 
 
-def _sentence_numbers(x: Input) -> np.ndarray:
-    """(feature,) The number of the sentence of its text that a feature stands in, -1 for none."""
+def numbers_in_text(x: Input, spans_of: Callable[[str], list[tuple[int, int]]]) -> np.ndarray:
+    """(feature,) The number of the span of its text, as of its sentence, that a feature stands in, -1 for none."""
     numbers = np.full(len(x.features), -1)
     for stream, part in dict.fromkeys(zip(x.streams, x.parts, strict=True)):
         members = [i for i in range(len(x.features)) if (x.streams[i], x.parts[i]) == (stream, part)]
         members = [i for i in members if not x.special[i] and (x.words[i] >= 0 or x.offsets[i, 0] >= 0)]
         text, places = _written(x, members, x.texts.get(part))
-        starts = [start for start, _ in sentence_spans(text)]
+        starts = [start for start, _ in spans_of(text)]
         numbers[members] = np.maximum(np.searchsorted(starts, places, side="right") - 1, 0)
     return numbers
 
@@ -198,11 +212,24 @@ def _written(x: Input, members: list[int], text: str | None) -> tuple[str, list[
     return joined, places
 
 
-def merged(x: Input, starts: np.ndarray) -> Input:
+def merged(x: Input, starts: np.ndarray, level: str = "") -> Input:
     """The input with words or sentences as features, which begin at the features `starts`; tensors stay as they are."""
     whole = [_whole(x, first, last) for first, last in zip(starts, [*starts[1:], len(x.features)], strict=True)]
+    numbers = np.searchsorted(starts, np.arange(len(x.features)), side="right") - 1
+    bare: dict[str, Any] = {
+        "raw": None,
+        "tensors": {},
+        "texts": {},
+        "image": None,
+        "units": None,
+        "level": "",
+        "notes": (),
+    }
     return replace(
         x,
+        units=numbers if x.pieces is None or x.units is None else numbers[x.units],
+        level=level or x.level,
+        pieces=replace(x, **bare) if x.pieces is None else x.pieces,
         features=tuple(name for name, _ in whole),
         offsets=np.array([span for _, span in whole]),
         streams=tuple(x.streams[i] for i in starts),
@@ -213,6 +240,20 @@ def merged(x: Input, starts: np.ndarray) -> Input:
         decides=tuple(int(np.searchsorted(starts, i, side="right")) - 1 for i in x.decides),
         ignored=tuple(dict.fromkeys(int(np.searchsorted(starts, i, side="right")) - 1 for i in x.ignored)),
     )
+
+
+def unit_starts(x: Input) -> np.ndarray:
+    """The number of the first token of every unit, of an input whose tokens know their units."""
+    return np.flatnonzero(np.diff(np.asarray(x.units), prepend=-1))
+
+
+def unmerged(x: Input) -> Input:
+    """The input whose features are the model's own tokens; at a level, they know their units."""
+    if x.pieces is None:
+        return x
+    special = x.special[x.units] if x.units is not None else x.pieces.special
+    shared: dict[str, Any] = {name: getattr(x, name) for name in ("raw", "tensors", "texts", "image", "level", "notes")}
+    return replace(x.pieces, special=special, units=x.units if x.level else None, **shared)
 
 
 def _whole(x: Input, first: int, end: int) -> tuple[str, tuple[int, int]]:

@@ -12,7 +12,9 @@ from typing import Annotated, Any
 from whence.core import extensions, papers, specs, tasks
 from whence.core.wording import shown, suggest
 
-RESERVED = ("target", "seed", "batch_size", "truncate", "progress", "ignore")  # options of `explain` itself
+RESERVED = ("target", "seed", "batch_size", "truncate", "progress", "level", "ignore")  # options of `explain` itself
+# Options that methods had once, and what is written instead.
+MOVED = {"unit": "units are an option of explain and compare: level='word', 'sentence', 'message', 'document' or spans"}
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,8 @@ def resolve(kind: str, spec: str, options: Mapping[str, Any] | None = None) -> t
 def validate(record: Record, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options checked against the signature; one sentence says what is wrong."""
     for name in options:
+        if name not in record.options and record.kind == "method" and name in (*MOVED, "level"):
+            raise ValueError(f"{record.name} has no option {shown(name)}; {MOVED.get(name, MOVED['unit'])}")
         if name not in record.options:
             raise ValueError(f"{record.name} has no option {shown(name)}; {suggest(name, record.options)}")
     return {

@@ -17,7 +17,7 @@ import numpy as np
 
 from whence.core import display, extensions, geometry, shap_export
 from whence.core.agreement import rank_agreement
-from whence.core.inputs import Input, Target, check_axis, merged, sentence_starts, word_starts
+from whence.core.inputs import Input, Target, check_axis, merged, sentence_starts, unit_starts, word_starts
 from whence.core.looks import look_of
 from whence.core.storage import VERSION, Storable, floats, read_only
 from whence.core.wording import in_one_line, shown
@@ -205,7 +205,13 @@ class Attribution(Result):
         """Scores of sentences, as `words` makes them of words; `core/sentences.py` says where a sentence ends."""
         return self._merged("sentences", sentence_starts(self.input), reduce)
 
-    def _merged(self, kind: str, starts: np.ndarray, reduce: str) -> Attribution:
+    def units(self, note: str = "") -> Attribution:
+        """Scores of the units of the input's level, as whole sentences: the sum over the tokens of each."""
+        if self.input.units is None or self.input.pieces is not None:
+            return self
+        return self._merged(f"{self.input.level}s", unit_starts(self.input), "sum", note)
+
+    def _merged(self, kind: str, starts: np.ndarray, reduce: str, note: str = "") -> Attribution:
         if reduce not in ("sum", "max", "mean"):
             raise ValueError(f"reduce must be 'sum', 'max' or 'mean', got {reduce!r}")
         visible = np.logical_or.reduceat(self.visible, starts, axis=-1)
@@ -218,7 +224,7 @@ class Attribution(Result):
         if reduce == "mean":
             count = np.add.reduceat(self.visible.astype(self.scores.dtype), starts, axis=-1)
             scores = scores / np.maximum(count, 1)
-        note = f"pieces merged into {kind} by {reduce}"
+        note = note or f"pieces merged into {kind} by {reduce}"
         return replace(
             self,
             scores=scores,

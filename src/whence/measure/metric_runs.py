@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from whence.core.inputs import Input, Target
+from whence.core.inputs import Input, Target, merged, unit_starts, unmerged
 from whence.core.registry import Record
 from whence.core.results import Attribution
 from whence.measure.metric_protocol import Case, Curve, Metric, Unknown
@@ -41,14 +42,14 @@ def cases_of(
     `truth` says which features, words or pixels decide (see `rationales`); `function` is the target where the target is
     a function; `checked` skips the search for merged words, which the model cannot be asked about.
     """
-    if not checked and has_merged_words(subject, a.input):
+    if not checked and a.input.pieces is None and has_merged_words(subject, a.input):
         raise ValueError("the model cannot be asked about words that were merged; score what explain returned")
     truth_marks = None if truth is None else marks(a.input, truth, a.scores.shape)
     region = None
     if truth_marks is not None and truth_marks.shape != a.scores.shape:
         region, truth_marks = truth_marks, None
     facts: dict[str, Any] = {"seed": seed, "method": a.method, "function": function}
-    rows = subject.rows(a.input)
+    rows = _rows_at_units(subject, a.input) if a.input.pieces is not None else subject.rows(a.input)
     if not rows:
         residual = None if a.residual is None else float(a.residual)
         target = _single(a.target)
@@ -62,6 +63,12 @@ def cases_of(
         output = float(np.asarray(a.output)[number])
         cases.append(Case(item, a.scores[number, :size], _single(targets[number]), output, residual, known, **facts))
     return cases
+
+
+def _rows_at_units(subject: Subject, item: Input) -> list[tuple[Input, int]]:
+    """`subject.rows` of an input whose features are units: the last unit that a row sees may be the part of one."""
+    rows = subject.rows(replace(unmerged(item), units=item.units))
+    return [(merged(row, unit_starts(row), item.level), token) for row, token in rows]
 
 
 def has_merged_words(subject: Subject, item: Input) -> bool:

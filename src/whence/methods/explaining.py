@@ -65,9 +65,14 @@ def usual_method(subject: Subject, items: list[Input]) -> str:
     if subject.discovery(batch).quantised or batch.streams.keys() - found.roots.keys():
         return HIDING_METHOD
     if first.grid is None or first.texts:
-        return HIDING_METHOD if max(len(item.features) for item in items) <= SHORT else LONG_METHOD
+        return HIDING_METHOD if max(map(unit_count, items)) <= SHORT else LONG_METHOD
     spans = bool(found.deciding) and all(query for query, _ in found.connections)
     return PICTURE_METHOD if spans else LONG_METHOD
+
+
+def unit_count(item: Input) -> int:
+    """How many units an input has at its level: its features where it has no level."""
+    return len(item.features) if item.units is None else len(np.unique(item.units))
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,17 @@ def explained(
             for by_row in _explained_batch(subject, batch, aim, specs, settings):
                 for number, attribution in zip(numbers, by_row, strict=True):
                     found[number].append(attribution)
-    return [_joined(item, [found[row] for row in own]) for item, own in zip(items, rows.places, strict=True)]
+    joined = [_joined(item, [found[row] for row in own]) for item, own in zip(items, rows.places, strict=True)]
+    return [[_at_level(a, record) for a, (record, _) in zip(own, specs, strict=True)] for own in joined]
+
+
+def _at_level(a: Attribution, record: Record) -> Attribution:
+    """The attribution over the units of its input's level, with a note how their scores came about."""
+    if a.input.units is None:
+        return a
+    kind = f"{a.input.level}s"
+    whole = record.family == "perturbation"
+    return a.units(f"{kind} were hidden as wholes" if whole else f"scores of {kind} are the sums of their tokens'")
 
 
 def check_tasks(subject: Subject, specs: Iterable[Spec]) -> None:

@@ -13,24 +13,22 @@ from whence.core.inputs import Input
 from whence.core.registry import Explained, method
 from whence.core.specs import Between
 from whence.model.batching import Batch
-from whence.model.masked_inputs import Unit, Way, expanded, shared, units, ways
+from whence.model.masked_inputs import Way, expanded, shared, units, ways
 from whence.model.masked_runs import engine_of
 from whence.model.subject import Subject
 from whence.model.targets import Aim
 
 
 @method(family="perturbation", paper="arXiv:1612.08220")
-def leave_one_out(
-    subject: Subject, batch: Batch, target: Aim, *, mask: Way = "auto", unit: Unit = "piece"
-) -> Explained:
+def leave_one_out(subject: Subject, batch: Batch, target: Aim, *, mask: Way = "auto") -> Explained:
     """How far the target falls without a feature: f(x) - f(x without i).
 
     `mask`: how features are hidden. Tokens by "mask", "unknown", "pad", "delete" or "zero" (embedding), patches by
     "zero", "mean", "black" or "blur", regions by "zero", "mean" or "delete"; "auto" is the first of mask, unknown and
-    pad that the tokenizer has and that does not end the text, else zero. `details["mask"]` says what was used. `unit`:
-    pieces are hidden one by one, or a word at a time, its pieces sharing the drop equally. Special tokens stay.
+    pad that the tokenizer has and that does not end the text, else zero. `details["mask"]` says what was used. At a
+    level, as level="sentence", whole units are hidden. Special tokens stay.
     """
-    numbers = [units(item, unit) for item in batch.inputs]
+    numbers = [units(item) for item in batch.inputs]
     return _occluded(subject, batch, target, mask, numbers, [np.eye(_count(n), dtype=bool) for n in numbers])
 
 
@@ -43,20 +41,19 @@ def occlusion(
     window: Annotated[int, Between(1, 10_000)] = 2,
     stride: Annotated[int, Between(1, 10_000)] = 1,
     mask: Way = "auto",
-    unit: Unit = "piece",
 ) -> Explained:
     """How far the target falls without a window of features, on average over the windows that cover a feature.
 
     A window's drop f(x) - f(x without the window) is shared equally by its features. Windows are runs of `window`
     neighbours in a stream, squares of `window` x `window` patches on a grid, cut off at the end; `stride` is the step
-    between them. `mask` and `unit` as in leave_one_out, which this is with window=1.
+    between them. `mask` as in leave_one_out, which this is with window=1; windows are of units.
     """
     if stride > window:
         raise ValueError(
             "occlusion: stride is at most the window, so that every feature is covered, "
             f"but window={window} and stride={stride} came"
         )
-    numbers = [units(item, unit) for item in batch.inputs]
+    numbers = [units(item) for item in batch.inputs]
     windows = [_windows(item, n, window, stride) for item, n in zip(batch.inputs, numbers, strict=True)]
     return _occluded(subject, batch, target, mask, numbers, windows)
 
@@ -70,16 +67,15 @@ def lime(
     samples: Annotated[int, Between(2, 100_000)] = 200,
     width: Annotated[float, Between(0.001, 1_000)] = 0.25,
     mask: Way = "auto",
-    unit: Unit = "piece",
 ) -> Explained:
     """The coefficients of a linear model of f, fitted to variants of the input with random features hidden.
 
     Ridge regression of f(z) on z in {0, 1}^n, each of `samples` variants (x itself among them) weighted by
     exp(-(1 - cos(z, 1))^2 / width^2); how many features are hidden is drawn uniformly from 1 to n, then which. The base
-    is the intercept, `details["r2"]` the weighted R^2. `mask` and `unit` as in leave_one_out.
+    is the intercept, `details["r2"]` the weighted R^2. `mask` as in leave_one_out.
     """
     ridge = _ridge()
-    numbers = [units(item, unit) for item in batch.inputs]
+    numbers = [units(item) for item in batch.inputs]
     draws = [_drawn(_count(n), samples, generator) for n, generator in zip(numbers, batch.generators(), strict=True)]
     keeps = [expanded(draw, n) for draw, n in zip(draws, numbers, strict=True)]
     values = engine_of(subject, batch).masked_values(batch, target, keeps, mask)

@@ -16,7 +16,7 @@ from whence.core.shap_export import shap_package
 from whence.core.specs import Between
 from whence.methods.perturbation import placed
 from whence.model.batching import Batch
-from whence.model.masked_inputs import Unit, Way, expanded, shared, units, ways
+from whence.model.masked_inputs import Way, expanded, shared, units, ways
 from whence.model.masked_runs import Ask, MaskedRuns, engine_of
 from whence.model.subject import Subject
 from whence.model.targets import Aim
@@ -35,7 +35,6 @@ def shap(
     max_evals: Annotated[int, Between(2, 1_000_000)] = 200,
     fixed_context: Literal[0, 1] | None = None,
     mask: Way = "auto",
-    unit: Unit = "piece",
 ) -> Explained:
     """A feature's fair share of f(x) - f(everything hidden), by the shap package.
 
@@ -43,7 +42,7 @@ def shap(
     `fixed_context` looks at a group only with all others hidden (0) or shown (1), which is faster. A group that is not
     split within `max_evals` shares its value equally. "permutation": Shapley values sampled by walking through random
     orders there and back; exact for interactions of two. "exact": Shapley values from all coalitions of up to 14
-    players. The base is f with everything hidden. `mask` and `unit` as in leave_one_out; `details` keep shap's values
+    players. The base is f with everything hidden. `mask` as in leave_one_out; `details` keep shap's values
     of inner nodes and its tree (`hierarchical_values`, `clustering`, over the players that `players` numbers), and how
     many `evaluations` there were.
     """
@@ -55,7 +54,7 @@ def shap(
     if algorithm == "partition":
         details |= {"hierarchical_values": [], "clustering": []}
     for row, item in enumerate(batch.inputs):
-        numbers = units(item, unit)
+        numbers = units(item)
         count = int(numbers.max(initial=-1)) + 1
         _check(algorithm, count, max_evals)
         game, coalitions = _game(engine, item, target, row, numbers, mask)
@@ -78,7 +77,7 @@ def _check(algorithm: str, count: int, max_evals: int) -> None:
     if algorithm == "exact" and count > MAX_EXACT:
         raise ValueError(
             f"shap: algorithm='exact' takes up to {MAX_EXACT} players, and this input has {count}; "
-            "use 'partition' or 'permutation', or unit='word'"
+            "use 'partition' or 'permutation', or fewer players by level='word' or level='sentence'"
         )
     least = 2 * count + 1 if algorithm == "permutation" else 2
     if max_evals < least and algorithm != "exact":

@@ -274,7 +274,7 @@ def _shortened(item: Input, stream: str) -> Input | None:
     }
     columns |= {name: np.delete(getattr(item, name), end, 0) for name in _COLUMNS}
     tensors = {name: array[:-1] if name in sequences else array for name, array in item.tensors.items()}
-    return replace(item, tensors=tensors, **columns) if sequences else None
+    return replace(item, tensors=tensors, units=None, **columns) if sequences else None
 
 
 def _sequences(item: Input, stream: str) -> list[str]:
@@ -297,12 +297,13 @@ def grown(item: Input, stream: str) -> Input | None:
     }
     columns |= {f: np.insert(getattr(item, f), end, getattr(item, f)[end - 1], 0) for f in _COLUMNS}
     tensors = {k: np.concatenate([a, a[-1:]]) if k in sequences else a for k, a in item.tensors.items()}
-    return replace(item, tensors=tensors, **columns)
+    return replace(item, tensors=tensors, units=None, **columns)
 
 
 def cut(item: Input, feature: int, streams: tuple[str, ...], tensors: dict[str, np.ndarray]) -> Input:
     """The input up to a feature, with these streams and tensors."""
     kept = {f: getattr(item, f)[:feature] for f in ("features", "parts", *_COLUMNS)}
+    kept |= {} if item.units is None else {"units": item.units[:feature]}
     ignored = tuple(number for number in item.ignored if number < feature)
     return replace(item, **kept, streams=streams, tensors=tensors, generated=(), ignored=ignored)
 

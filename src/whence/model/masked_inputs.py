@@ -11,14 +11,13 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 from whence.core.geometry import on_grid, patch_of_pixels, patch_size
-from whence.core.inputs import Input
+from whence.core.inputs import Input, unmerged
 from whence.model.batching import Batch, ids_of, is_sequence, stream_names, stream_of
 from whence.model.encoding import mask_ids
 from whence.model.subject import Subject
 
 Way = Literal["auto", "mask", "unknown", "pad", "delete", "zero", "mean", "black", "blur"]
 PixelWay = Literal["auto", "zero", "mean", "black", "blur"]
-Unit = Literal["piece", "word"]
 
 _TOKENS = ("mask", "unknown", "pad")
 _WAYS: dict[str, tuple[str, ...]] = {
@@ -46,23 +45,15 @@ class _Filling(NamedTuple):
 # ---- units -----------------------------------------------------------------------------------------------------------
 
 
-def units(item: Input, unit: Unit = "piece") -> np.ndarray:
+def units(item: Input) -> np.ndarray:
     """The number of each feature's unit, (feature,), from 0; special features, which are never hidden, have -1.
 
-    Features of a unit are hidden together. With unit="word" a word is one unit; every patch, region and token that
-    belongs to no word is a unit by itself.
+    Features of a unit are hidden together: those of a word or a sentence where the input is explained at such a level
+    (`core/levels.py`), else every feature is a unit by itself.
     """
     numbers = np.full(len(item.features), -1)
-    number, previous = -1, None
-    for i, special in enumerate(item.special):
-        if special:
-            previous = None
-            continue
-        word = item.words[i] if unit == "word" else -1
-        key = (item.streams[i], item.parts[i], int(word))
-        if word < 0 or key != previous:
-            number += 1
-        numbers[i], previous = number, key
+    of_level = np.arange(len(item.features)) if item.units is None else item.units
+    _, numbers[~item.special] = np.unique(of_level[~item.special], return_inverse=True)
     return numbers
 
 
@@ -72,7 +63,7 @@ def expanded(keep: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 
 def shared(scores: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Scores of units to scores of features: the pieces of a word get equal shares, special features 0."""
+    """Scores of units to scores of features: the tokens of a unit get equal shares, special features 0."""
     counts = np.bincount(numbers[numbers >= 0], minlength=len(scores))
     return np.append(scores / np.maximum(counts, 1), 0.0)[numbers]
 
@@ -93,7 +84,7 @@ def ways(subject: Subject, item: Input, how: Way = "auto") -> dict[str, str]:
     patch). Regions and other vectors: "zero", "mean", "delete". "auto" is the first of mask, unknown and pad that the
     tokenizer has and that does not end the text, else zero. A way that fits one stream leaves the other to "auto".
     """
-    batch = subject.batch([item])
+    batch = subject.batch([unmerged(item)])
     kinds = {stream: _kind(batch, stream) for stream in batch.streams}
     if how != "auto" and not any(how in _WAYS[kind] for kind in kinds.values()):
         fitting = ", ".join(dict.fromkeys(way for kind in kinds.values() for way in _WAYS[kind]))
@@ -110,7 +101,10 @@ def masked(subject: Subject, item: Input, keep: np.ndarray, how: Way = "auto") -
 
 
 def hiding(subject: Subject, item: Input, how: Way = "auto") -> Callable[[np.ndarray], Iterator[Input]]:
-    """`masked` for one input, prepared for many calls."""
+    """`masked` for one input, prepared for many calls; of one whose features are units, whole units are hidden."""
+    if item.pieces is not None:
+        of_tokens, numbers = hiding(subject, unmerged(item), how), item.units
+        return lambda keep: of_tokens(keep[:, numbers])
     way_of = ways(subject, item, how)
     filling_of = {stream: _filling(subject, item, stream, way) for stream, way in way_of.items()}
     fillings = [filling for filling in filling_of.values() if filling]
@@ -257,6 +251,7 @@ def _without(item: Input, gone: np.ndarray, name: str) -> Input:
     columns: dict[str, Any] = {name: getattr(item, name)[~gone] for name in ("special", "words", "offsets")}
     for name in ("features", "streams", "parts"):
         columns[name] = tuple(value for value, is_gone in zip(getattr(item, name), gone, strict=True) if not is_gone)
+    columns["units"] = None if item.units is None else item.units[~gone]
     numbers = np.where(gone, -1, np.cumsum(~gone) - 1)
     columns["decides"] = tuple(int(numbers[place]) if place >= 0 else -1 for place in item.decides)
     columns["ignored"] = tuple(int(numbers[place]) for place in item.ignored if numbers[place] >= 0)
@@ -271,7 +266,7 @@ def digest(item: Input) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     arrays = dict(item.tensors)
     if item.decides:
-        arrays["$decides"] = np.array(item.decides)
+        arrays["$decides"] = np.array([item.decides, item.answer or item.decides])
     if item.ignored:
         arrays["$ignored"] = np.array(item.ignored)
     zeroed = getattr(item, "zeroed", None)

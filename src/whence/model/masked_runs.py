@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from whence.core import stopping
-from whence.core.inputs import Input, Target
+from whence.core.inputs import Input, Target, unmerged
 from whence.model.batching import MAX_TOKENS, Batch, ids_of
 from whence.model.discovery import At
 from whence.model.forward import GONE
@@ -237,9 +237,11 @@ class MaskedRuns:
     ) -> Iterator[tuple[Key, Callable[[], Input]]]:
         """The key of every variant of an ask, and a function that makes the variant."""
         if not isinstance(ask, Ask):
-            for variant in ask:
+            for variant in map(unmerged, ask):
                 yield (self.edit, digest(variant)), lambda variant=variant: variant  # type: ignore[misc]
             return
+        if item.pieces is not None:  # its features are units, as sentences: the tokens of a unit are hidden together
+            item, ask = unmerged(item), replace(ask, keep=ask.keep[:, item.units])
         item = replace(item, special=added_by_model(item)) if ask.special else item
         if item.decides and "delete" in ways(self.subject, item, ask.mask).values():
             read = np.isin(np.arange(len(item.features)), tokens_read(item, target))

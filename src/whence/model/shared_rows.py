@@ -34,10 +34,10 @@ def row_batches(
     """Batches of rows, each with the numbers of its inputs; rows of one sequence share passes where the model allows.
 
     A target that reads a state inside the model is not shared: its state may span all tokens. Nor are rows under an
-    intervention on attention, which is made for the tokens of each row.
+    intervention on attention, which is made for the tokens of each row, or of a statement, read at several tokens.
     """
-    intervened = bool(described(subject)) or any(item.ignored for item in inputs)
-    groups = beginnings(inputs) if subject.generates and not intervened else []
+    own_passes = bool(described(subject)) or any(item.ignored or item.decides for item in inputs)
+    groups = beginnings(inputs) if subject.generates and not own_passes else []
     shared = [own for own in groups if len(own) > 1 and not any(_reads_state(targets[row]) for row in own)]
     shared = [own for own in shared if found_out(subject, inputs[own[0]], inputs[own[-1]]).alike]
     for numbers in _packed(subject, inputs, shared, batch_size):

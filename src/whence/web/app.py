@@ -234,7 +234,8 @@ def _add_starting(app: FastAPI, server: Server) -> None:
             raise ValueError("a method was named twice; name each once, or give it other options")
         server.desk.check_methods(wanted.model, methods)
         asked = Asked(wanted.model, wanted.texts, wanted.picture, wanted.example)
-        return server.state_of(server.add(wanted.kind, Explain(asked, methods, wanted.target, wanted.seed), request))
+        explain = Explain(asked, methods, wanted.target, wanted.seed, wanted.level)
+        return server.state_of(server.add(wanted.kind, explain, request))
 
 
 def _add_jobs(app: FastAPI, server: Server) -> None:

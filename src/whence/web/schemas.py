@@ -29,6 +29,9 @@ class Start(BaseModel):
         examples=[["leave_one_out", "integrated_gradients(steps=32)"]],
     )
     seed: int = Field(0, ge=0, le=2**63 - 1)
+    level: Literal["token", "word", "sentence", "message", "document"] = Field(
+        "token", description="What the features are; methods that hide features hide whole units."
+    )
 
 
 class Metric(BaseModel):

@@ -11,6 +11,7 @@ import numpy as np
 
 from whence.core import geometry
 from whence.core.inputs import Input
+from whence.core.levels import at_level, checked_level
 from whence.core.results import Attribution, Comparison
 from whence.core.tasks import TASKS
 from whence.web.catalogue import Catalogue
@@ -32,6 +33,7 @@ class Explain:
     methods: tuple[str, ...] = ()
     target: str | int | None = None
     seed: int = 0
+    level: str = "token"
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class Desk:
 
         subject, item = self._encoded(job)
         asked: Explain = job.asked
+        item = at_level(item, checked_level(asked.level))
         settings = Settings(seed=asked.seed, masked_runs=MaskedRuns(subject, keep_logits=False))
         for number, spec in enumerate(asked.methods):
             job.tell("method", number=number, method=spec, of=len(asked.methods))

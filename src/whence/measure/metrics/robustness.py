@@ -11,7 +11,7 @@ import torch
 from scipy.stats import spearmanr
 
 from whence.core import registry
-from whence.core.inputs import Input
+from whence.core.inputs import Input, unmerged
 from whence.core.registry import Explained, metric
 from whence.core.specs import Between
 from whence.measure.metric_protocol import Case
@@ -66,11 +66,12 @@ def randomisation(
 def scores_again(subject: Subject, case: Case, item: Input) -> np.ndarray:
     """The scores of the case's method on this input, by this subject: (feature,)."""
     record, options = registry.resolve("method", case.method)
-    batch, aim = subject.batch([item], case.seed), subject.aim([case.wanted])
+    batch, aim = subject.batch([unmerged(item)], case.seed), subject.aim([case.wanted])
     with subject.lent():
         result = record(subject, batch, aim, **options)
     scores = result.scores if isinstance(result, Explained) else result
-    return batch.unpadded(scores)[0].astype(float)
+    found = batch.unpadded(scores)[0].astype(float)
+    return found if item.pieces is None else np.bincount(np.asarray(item.units), found, len(item.features))
 
 
 # ---- shifted inputs --------------------------------------------------------------------------------------------------
@@ -78,7 +79,7 @@ def scores_again(subject: Subject, case: Case, item: Input) -> np.ndarray:
 
 def _shifted(subject: Subject, case: Case, radius: float, draws: int) -> Iterator[tuple[Subject, Case, Input]]:
     """For each d, the subject, case and input with which a method sees x + d."""
-    batch = subject.batch([case.item])
+    batch = subject.batch([unmerged(case.item)])
     sites = subject.sites(batch, "word")
     if set(sites) != set(batch.streams):
         raise ValueError(f"where the inputs of {subject.name} enter was not found, so they cannot be shifted")
@@ -106,7 +107,7 @@ def _randomised(subject: Subject, case: Case, order: str) -> Iterator[Subject]:
     other = duplicate(subject)
     generator = torch.Generator().manual_seed(case.seed)
     drawn: set[int] = set()  # weights that two modules share are shuffled once
-    for names in reversed(stages(other, case.item)):
+    for names in reversed(stages(other, unmerged(case.item))):
         shuffled = ShuffledWeights(other, names, generator, drawn)
         if shuffled.changed:
             yield other

@@ -73,6 +73,8 @@ def _read(a: Attribution, levels: dict[str, Attribution]) -> Attribution:
 
 def _levels(a: Attribution) -> list[tuple[str, Attribution]]:
     """The attribution as it is, over words and over sentences, where these differ and there are several."""
+    if a.input.level:  # the features are units that were asked for
+        return [(f"{a.input.level}s", a)]
     found = [("pieces", a)]
     for name, merged in (("words", a.words()), ("sentences", a.sentences())):
         if len(merged.features) < len(found[-1][1].features):

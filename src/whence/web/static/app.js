@@ -234,6 +234,7 @@
     for (const [part, text] of Object.entries(wanted.texts)) said.set(`text.${part}`, text);
     if (wanted.example !== null) said.set("example", wanted.example);
     if (wanted.target !== null) said.set("target", wanted.target);
+    if (wanted.level !== "token") said.set("level", wanted.level);
     if (wanted.methods.length) said.set("methods", wanted.methods.join(";"));
     const hash = `#${said}`;
     return wanted.picture || hash.length > LONGEST_LINK ? null : `${location.origin}/${hash}`;
@@ -256,6 +257,8 @@
       if (part.kind === "text" && (given !== null || !example)) fill(part, (given ?? "").slice(0, 20000));
     }
     at("target").value = said.get("target") ?? "";
+    const levels = [...at("level").options].map(option => option.value);
+    at("level").value = levels.includes(said.get("level")) ? said.get("level") : "token";
     const specs = splitSpecs(said.get("methods") ?? "");
     if (specs.length) {
       for (const box of boxes()) box.checked = specs.includes(box.value);
@@ -278,6 +281,7 @@
       picture: now.picture?.name ?? null,
       example: now.example,
       target: at("target").value || null,
+      level: at("level").value,
       methods: kind === "explain" ? chosenMethods() : [],
     };
   }

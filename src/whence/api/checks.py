@@ -10,6 +10,7 @@ from whence.core.inputs import Input
 from whence.core.specs import Between, checked
 from whence.core.wording import shown
 from whence.methods.explaining import as_list, encoded
+from whence.model.interventions import entries_of, ignoring
 from whence.model.subject import Subject
 
 Count = Annotated[int, Between(1, 10**9)]
@@ -26,14 +27,17 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-def encoded_inputs(subject: Subject, inputs: Any, target: Any, truncate: bool) -> tuple[list[Input], list[Any], bool]:
-    """Inputs encoded, their targets, and whether one input was given instead of a list."""
+def encoded_inputs(
+    subject: Subject, inputs: Any, target: Any, truncate: bool, ignore: Any = None
+) -> tuple[list[Input], list[Any], bool]:
+    """Inputs encoded, with words to `ignore` marked, their targets, and whether one was given instead of a list."""
+    entries = None if ignore is None else entries_of(ignore)
     several = as_list(inputs)
     raws = [inputs] if several is None else several
     targets = as_list(target) if several is not None else None
     if targets is not None and len(targets) != len(raws):
         raise ValueError(f"a list of targets has one per input: {len(raws)} were expected, {len(targets)} came")
-    items = encoded(subject, raws, truncate, several is None)
+    items = ignoring(encoded(subject, raws, truncate, several is None), entries)
     return items, [target] * len(raws) if targets is None else targets, several is None
 
 

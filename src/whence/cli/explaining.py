@@ -20,6 +20,7 @@ from whence.cli.arguments import (
     Device,
     Figure,
     Html,
+    Ignore,
     InputText,
     Model,
     More,
@@ -29,6 +30,7 @@ from whence.cli.arguments import (
     Target,
     Truncate,
     figure_kind,
+    ignore_of,
     load,
     look,
     several_inputs,
@@ -45,6 +47,7 @@ EXPLAIN_EXAMPLES = """[bold]Examples[/bold]
 whence explain "a masterful film" --model ./my-model --target positive --words
 whence explain "a masterful film" -m ./my-model --method attention --layer 0 --save a.json --save a.pdf
 whence explain "a masterful film" -m ./my-model --method shap --save a.pdf --figure waterfall
+whence explain "a masterful film" -m ./my-model --ignore masterful --save a.pdf --figure intervention
 whence explain "two dogs play" "animals are outside" -m ./my-nli-model
 whence explain '{"prompt": "Paris is", "continuation": " a city"}' -m gpt2
 whence explain photo.png -m ./my-vit --method rise --save map.pdf --clip 99 --contour 0.5
@@ -85,6 +88,7 @@ def _explain_or_compare(
     model: Model = None,
     method: Method = None,
     target: Target = None,
+    ignore: Ignore = None,
     words: Words = False,
     sentences: Sentences = False,
     values: Values = False,
@@ -115,6 +119,7 @@ def _explain_or_compare(
     subject = load(model, raws, device)
     show_progress = isinstance(raws, list) and len(raws) > 1 and sys.stderr.isatty()
     settings = {"seed": seed, "batch_size": batch_size, "truncate": truncate, "progress": show_progress}
+    settings["ignore"] = ignore_of(ignore, raws)
     explained = run(subject, raws, target=target_of(subject, target), **settings)
     results = explained if isinstance(explained, list) else [explained]
     if words or sentences:

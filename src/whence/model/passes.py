@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from whence.model.batching import Batch, shown
+from whence.model.closing import Change
 from whence.model.discovery import (
     At,
     Discovery,
@@ -24,7 +25,6 @@ from whence.model.discovery import (
     summary,
 )
 from whence.model.forward import Forward
-from whence.model.interventions import Change
 from whence.model.loan import attention_path, lent
 from whence.model.rules import Rules
 from whence.model.tap import AttentionRecord, Edit, Tap
@@ -112,7 +112,11 @@ class Pass:
         change: Change | None = None,
     ) -> None:
         self._forward, self._discovery, self._batch, self._aim = forward, discovery, batch, aim
-        self._request, self._name, self._change = request, name, change  # a change of all attention, as by ignored words
+        self._request, self._name, self._change = (
+            request,
+            name,
+            change,
+        )  # a change of all attention, as by ignored words
         self._taps = request.attention or change is not None
 
     def run(self) -> Trace:
@@ -135,7 +139,9 @@ class Pass:
             if request.plain:
                 self._check_value(value)
                 batch.known = (self._aim, value.detach())
-            trace = Trace(request.needs, self._aim, logits.detach(), value.detach(), tap.records if request.attention else [])
+            trace = Trace(
+                request.needs, self._aim, logits.detach(), value.detach(), tap.records if request.attention else []
+            )
             if self._taps and not tap.records:
                 raise ValueError(no_attention(model))
             if structure is not None and "deciding" in request.needs:

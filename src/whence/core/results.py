@@ -18,6 +18,7 @@ import numpy as np
 from whence.core import display, extensions, geometry, shap_export
 from whence.core.agreement import rank_agreement
 from whence.core.inputs import Input, Target, check_axis, merged, sentence_starts, unit_starts, word_starts
+from whence.core.interventions import Intervention
 from whence.core.looks import look_of
 from whence.core.storage import VERSION, Storable, floats, read_only
 from whence.core.wording import in_one_line, shown
@@ -134,6 +135,7 @@ class Attribution(Result):
     visible: np.ndarray = None  # type: ignore[assignment]  # like scores: what the row could see; None: everything
     details: dict[str, Any] = field(default_factory=dict)  # arrays and plain values, by name
     notes: tuple[str, ...] = ()  # what the caller should know: default method, guessed target, truncation
+    intervention: Intervention | None = None  # attention that was closed or edited in every pass
     signs: bool | None = None  # whether views show signs; None: where the method has any, so that there is a base
 
     def __post_init__(self) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from whence.core.inputs import Input, Target
+from whence.core.interventions import Intervention, joined
 from whence.core.registry import Explained, Record
 from whence.core.results import Attribution
+from whence.methods.interventions import interventions, notes_of
 from whence.model.batching import Batch, shown
 from whence.model.masked_runs import MaskedRuns
 from whence.model.pointing import pointed
@@ -152,11 +154,18 @@ def _explained_batch(
     """What every method gives for a batch, method by method; they share the batch's trace and its masked inputs."""
     batch.needs = frozenset().union(*(record.wanted(options) for record, options in specs))
     batch.masked_runs = settings.masked_runs or MaskedRuns(subject, keep_logits=False)
+    done: list[Intervention | None] | None = None
+    said: list[tuple[str, ...]] = []
     for record, options in specs:
         started = time.perf_counter()
         result = record(subject, batch, aim, **options)
         result = result if isinstance(result, Explained) else Explained(result)
         found = _attributions(subject, batch, aim, (record, options), result, settings.notes)
+        if done is None:
+            done, said = interventions(subject, batch, aim), notes_of(subject, batch, aim)
+        if any(done):
+            pairs = zip(found, done, said, strict=True)
+            found = [replace(a, intervention=one, notes=(*a.notes, *notes)) for a, one, notes in pairs]
         if settings.seconds is not None:
             spec = record.spec(options)
             settings.seconds[spec] = settings.seconds.get(spec, 0.0) + time.perf_counter() - started
@@ -246,6 +255,7 @@ def _stacked(item: Input, rows: list[Attribution]) -> Attribution:
         details=details,
         notes=tuple(dict.fromkeys(note for row in rows for note in row.notes)),
         signs=rows[0].signs,
+        intervention=joined([row.intervention for row in rows]),
     )
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.core.checksums import checksum, code_of, digest_of
+from whence.model.interventions import described
 from whence.model.loan import Samples, configs
 from whence.model.subject import Subject
 
@@ -80,7 +81,9 @@ def _settings(subject: Subject) -> str:
         json.dumps({k: v for k, v in vars(config).items() if not k.startswith("_") and k not in _ORIGIN}, default=str)
         for config in configs(subject.model)
     ]
-    return checksum([modules, known, subject.task, list(subject.labels or ()), str(subject.dtype)])
+    under = described(subject)  # an intervention on attention computes something else
+    changed = [under, _function(subject._edit)] if under else []
+    return checksum([modules, known, subject.task, list(subject.labels or ()), str(subject.dtype), *changed])
 
 
 def _attributes(module: nn.Module) -> dict[str, str]:

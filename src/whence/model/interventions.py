@@ -1,9 +1,7 @@
 """Interventions on attention without training: words that must not count, and edits that hold in every pass.
 
 An Input knows which of its features are ignored. In every pass over a batch with such inputs, in all layers, heads and
-streams, attention to these tokens is closed: their weights are 0, and the others of a row are what the softmax gives
-without them. A learned sink stays in the softmax and takes its share, as if the tokens had been masked. A row in which
-no other key has any weight is all 0.
+streams, attention to these tokens is closed (`closing.py`), so that their states reach no other token through it.
 """
 
 from __future__ import annotations
@@ -11,26 +9,24 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whence.core.inputs import Input
 from whence.core.spans import features_at, phrase_spans
 from whence.core.wording import shown
 from whence.model.batching import Batch
+from whence.model.closing import Change, WeightsEdit
 from whence.model.discovery import Structure, no_attention
 from whence.model.loan import attention_path
-from whence.model.tap import AttentionRecord, Edit, Softmax, Tap
+from whence.model.tap import Edit, Tap
 
-if TYPE_CHECKING:
-    from whence.model.subject import Subject
-
-WeightsEdit = Callable[[AttentionRecord, Tensor], Tensor]  # weights (batch, head, query, key) to those used instead
+S = TypeVar("S")  # a Subject
+DECODED = "the output was decoded by the model without the intervention"
 FORMS = (
     "a word or phrase, the number of a feature, a pair of characters (start, end), or "
     '{"word": ..., "occurrence": n} counted from 0'
@@ -40,43 +36,9 @@ FORMS = (
 # ---- in a pass -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Change:
-    """What happens to all attention of a pass before anybody sees it."""
-
-    closed: Mapping[str, Tensor]  # stream of keys -> (batch, token) bool: attention to these tokens is closed
-    edit: WeightsEdit | None = None
-
-    def keys(self, record: AttentionRecord) -> Tensor | None:
-        """The keys of a block that are closed, (batch, 1, 1, key) bool; None where there are none."""
-        closed = self.closed.get(record.key)
-        return None if closed is None or not bool(closed.any()) else closed[:, None, None]
-
-    def first(self, record: AttentionRecord, weights: Tensor, softmax: Softmax | None) -> Tensor:
-        """The weights of the changed model; `softmax` is the call that the model's own weights came from."""
-        keys = self.keys(record)
-        if keys is not None:
-            left = weights.detach().masked_fill(keys, 0.0).sum(-1, keepdim=True) > 0
-            again = softmax.again(weights, keys, ~left) if softmax is not None else None
-            weights = closed_after(weights, keys) if again is None else again
-        return weights if self.edit is None else self.last(record, self.edit(record, weights))
-
-    def last(self, record: AttentionRecord, weights: Tensor) -> Tensor:
-        """Weights that a caller put in place of the model's, without those that are closed."""
-        keys = self.keys(record)
-        return weights if keys is None else closed_after(weights, keys)
-
-
-def closed_after(weights: Tensor, keys: Tensor) -> Tensor:
-    """Weights with some keys closed after the softmax: every row keeps its sum, or is 0 where nothing is left of it."""
-    if not bool((weights.detach() * keys).any()):
-        return weights
-    kept = weights.masked_fill(keys, 0.0)
-    total, left = weights.sum(-1, keepdim=True), kept.sum(-1, keepdim=True)
-    return kept * torch.where(left > 0, total / torch.where(left > 0, left, 1.0), 0.0)
-
-
-def change_of(batch: Batch, edit: WeightsEdit | None, structure: Callable[[], Structure], model: nn.Module) -> Any:
+def change_of(
+    batch: Batch, edit: WeightsEdit | None, structure: Callable[[], Structure], model: nn.Module
+) -> Change | None:
     """The Change of a pass over a batch; None where no input ignores anything and attention is not edited."""
     closes = any(item.ignored for item in batch.inputs)
     if edit is None and not closes:
@@ -87,7 +49,7 @@ def change_of(batch: Batch, edit: WeightsEdit | None, structure: Callable[[], St
 
 
 @contextlib.contextmanager
-def tapped(subject: Subject, batch: Batch, edit: Edit | None = None) -> Iterator[None]:
+def tapped(subject: Any, batch: Batch, edit: Edit | None = None) -> Iterator[None]:
     """A scope in which attention is edited, and changed as the batch asks; the model's own path where neither is."""
     change = subject.change(batch)
     if edit is None and change is None:
@@ -132,7 +94,14 @@ def with_ignored(item: Input, ignore: Sequence[Any]) -> tuple[Input, list[Any]]:
     numbers = sorted({*item.ignored, *np.flatnonzero(marked).tolist()})
     if len(numbers) == len(item.features):
         raise ValueError("ignore= leaves no feature that may count; name fewer words")
+    if numbers and item.generated and not _output_given(item.raw) and DECODED not in item.notes:
+        item = replace(item, notes=(*item.notes, DECODED))
     return replace(item, ignored=tuple(numbers)), missing
+
+
+def _output_given(raw: Any) -> bool:
+    named = isinstance(raw, Mapping) and not {"output", "continuation"}.isdisjoint(raw)
+    return named or isinstance(raw, (tuple, list))
 
 
 def ignoring(items: Sequence[Input], ignore: Any) -> list[Input]:
@@ -212,17 +181,17 @@ def _features(item: Input, entry: Any) -> np.ndarray:
 # ---- a subject under an intervention ---------------------------------------------------------------------------------
 
 
-def view(subject: Subject, edit: WeightsEdit | None, ignore: Any) -> Subject:
+def view(subject: S, edit: WeightsEdit | None, ignore: Any) -> S:
     """The same model, under an intervention in every pass; the subject itself stays as it is."""
     if edit is None and ignore is None:
         raise ValueError("with_attention takes an edit of attention weights, or words to ignore=, and none came")
     if edit is not None and not callable(edit):
         raise TypeError(f"an edit is a function (record, weights) -> weights, not {shown(edit)}")
-    made = copy.copy(subject)
+    made: Any = copy.copy(subject)
     if ignore is not None:
-        made._ignore = (*subject._ignore, *entries_of(ignore))
+        made._ignore = (*made._ignore, *entries_of(ignore))
     if edit is not None:
-        made._edit = edit if subject._edit is None else _both(subject._edit, edit)
+        made._edit = edit if made._edit is None else _both(made._edit, edit)
         made._discoveries = {}  # what was found out about the model need not hold for its edited attention
     return made
 
@@ -231,7 +200,15 @@ def _both(first: WeightsEdit, second: WeightsEdit) -> WeightsEdit:
     return lambda record, weights: second(record, first(record, weights))
 
 
-def described(subject: Subject) -> dict[str, Any]:
+def without(subject: S) -> S:
+    """The subject without its intervention; what inputs ignore is theirs, and stays."""
+    made: Any = copy.copy(subject)
+    made._discoveries = {} if made._edit is not None else made._discoveries
+    made._ignore, made._edit = (), None
+    return made
+
+
+def described(subject: Any) -> dict[str, Any]:
     """The intervention of a subject as JSON values; {} for a subject without one."""
     found: dict[str, Any] = {"ignore": list(subject._ignore)} if subject._ignore else {}
     if subject._edit is not None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from whence.model.batching import Batch, shown
+from whence.model.closing import Change
 from whence.model.discovery import (
     At,
     Discovery,
@@ -24,7 +25,6 @@ from whence.model.discovery import (
     summary,
 )
 from whence.model.forward import Forward
-from whence.model.interventions import Change
 from whence.model.loan import attention_path, lent
 from whence.model.row_passes import Running, row_gradients, running, spread_records
 from whence.model.rules import Rules

@@ -17,10 +17,11 @@ from whence.core.inputs import Input
 from whence.core.tasks import TASKS
 from whence.model import batching, encoding
 from whence.model.batching import Batch, buckets, collate, cut, kind_of
+from whence.model.closing import Change, WeightsEdit
 from whence.model.decoding import greedy, start_token
 from whence.model.discovery import At, Discovery, Structure, find_layout, no_attention
 from whence.model.forward import Forward
-from whence.model.interventions import Change, WeightsEdit, change_of, noted, tapped, view, with_ignored
+from whence.model.interventions import change_of, noted, tapped, view, with_ignored
 from whence.model.lengths import Side, check_ids, most_tokens
 from whence.model.loan import attention_path, configs, fingerprint, lent
 from whence.model.passes import Pass, Request, Streams, Trace, replaced, states_seen

@@ -12,15 +12,14 @@ import sys
 import types
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-if TYPE_CHECKING:
-    from whence.model.interventions import Change
+from whence.model.closing import Change, Softmax
 
 _SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax, torch._C._nn.__dict__.get("softmax"), torch.special.softmax}
 _DROPOUT = {F.dropout, torch.dropout}
@@ -86,41 +85,12 @@ class AttentionRecord:
         return 1 - self.weights.float().sum(-1)
 
 
-@dataclass(frozen=True, eq=False)
-class Softmax:
-    """A call of a softmax, which can be made again with some keys masked."""
-
-    func: Callable[..., Tensor]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    out: Tensor
-
-    def again(self, weights: Tensor, keys: Tensor, empty: Tensor) -> Tensor | None:
-        """The weights (batch, head, query, key) had these keys, (batch, 1, 1, key), been masked before the softmax.
-
-        Rows that are `empty`, (batch, head, query, 1), are 0. A learned sink has a column of its own behind the keys.
-        None where the weights are more than the output of the softmax in another shape.
-        """
-        given: Tensor = self.args[0] if self.args else self.kwargs["input"]
-        rows, count, columns = weights.shape[:-1], weights.shape[-1], given.shape[-1]
-        if columns < count or given.numel() != rows.numel() * columns:
-            return None
-        plain = self.out.detach().reshape(*rows, columns)[..., :count]
-        if not torch.equal(plain.to(weights.dtype), weights.detach()):
-            return None
-        masked = F.pad(keys, (0, columns - count)) & ~empty
-        scores = given.reshape(*rows, columns).masked_fill(empty, 0.0).masked_fill(masked, float("-inf"))
-        named = {name: value for name, value in self.kwargs.items() if name != "input"}
-        out = self.func(scores.reshape(given.shape), *self.args[1:], **named)
-        return out.reshape(*rows, columns)[..., :count].to(weights.dtype).masked_fill(empty, 0.0)
-
-
 class Tap(TorchFunctionMode):
     """While active in this thread, every attention block is recorded in `records`, after `edit` if there is one.
 
     `edit(record, weights, values)` returns the weights and values to use instead; `seen(record, weights, values,
     product, align)` is told of their product. The products of the blocks numbered in `outputs` are kept, as leaves of
-    the graph where no graph leads to them. A `change` (see `interventions`) comes before `edit`. `connections` are the
+    the graph where no graph leads to them. A `change` of all attention comes before `edit`. `connections` are the
     streams of queries and keys of each block, in the order of the blocks, where they are known. In training,
     `undropped` records weights as they were before dropout; the tensors themselves, from which the model went on, are
     kept in `before_dropout` of a record.

@@ -223,9 +223,11 @@ def _add_starting(app: FastAPI, server: Server) -> None:
         server.catalogue.check(wanted.model)
         if wanted.kind == "explain" and not 1 <= len(wanted.methods) <= limits.methods:
             raise TooLarge(f"a run takes 1 to {limits.methods} methods, and {len(wanted.methods)} were named")
-        for text in (*wanted.methods, str(wanted.target)):
+        for text in (*wanted.methods, *wanted.ignore, str(wanted.target)):
             if len(text) > limits.spec:
-                raise TooLarge(f"a method or target may have {limits.spec} letters, and one has {len(text):,}")
+                raise TooLarge(
+                    f"a method, a target or a word to ignore may have {limits.spec} letters, and one has {len(text):,}"
+                )
         if re.search(r"direction\s*\(", str(wanted.target)):
             raise ValueError("a direction is read from a file, and no request names files here; choose another target")
         check_letters(wanted.texts, limits)
@@ -234,7 +236,7 @@ def _add_starting(app: FastAPI, server: Server) -> None:
             raise ValueError("a method was named twice; name each once, or give it other options")
         server.desk.check_methods(wanted.model, methods)
         asked = Asked(wanted.model, wanted.texts, wanted.picture, wanted.example)
-        explain = Explain(asked, methods, wanted.target, wanted.seed, wanted.level)
+        explain = Explain(asked, methods, wanted.target, wanted.seed, wanted.level, tuple(wanted.ignore))
         return server.state_of(server.add(wanted.kind, explain, request))
 
 

@@ -13,6 +13,7 @@ from whence.core.geometry import grid_scores
 from whence.core.inputs import Input, Target
 from whence.core.looks import Look
 from whence.core.results import Attribution
+from whence.views.content import intervention
 from whence.views.content.picture import Overlay, check_look, on_picture, overlays
 from whence.views.text import largest, number, printable
 
@@ -34,6 +35,7 @@ def facts(a: Attribution) -> Facts:
     """What every medium says before it shows scores, printable."""
     found = [("method", a.method), ("target", target_text(a))]
     found += row_facts(a) if a.scores.ndim == 1 else [("scale", _scale_text(a.scores))]
+    found += intervention.facts(a)
     broken = int((~np.isfinite(a.scores)).sum())
     if broken:
         found.append(("warning", f"{broken} of {a.scores.size} scores are not finite"))

@@ -27,6 +27,7 @@ class Token:
     special: bool
     joined: bool  # no space stands before it
     newline: bool  # a line ends after it
+    ignored: bool  # attention to it was closed
     share: str = ""  # between -1 and 1; empty for none
     text: str = ""
     exact: str = ""
@@ -63,7 +64,7 @@ def texts(
             newline = "\n" in name and not name.strip()
             own = {} if scores is None else _of_score(float(scores[i]), scale, write)
             shown = printable(name), NEWLINE if newline else written
-            tokens.append(Token(i, *shown, bool(x.special[i]), inside or not space, newline, **own))
+            tokens.append(Token(i, *shown, bool(x.special[i]), inside or not space, newline, i in x.ignored, **own))
             space = piece.space
         direction = "rtl" if passage.right_to_left else "ltr"
         found.append(Text(passage.name if several else "", direction, tokens))

@@ -20,6 +20,7 @@ from whence.views.content.attribution import (
     sections,
     shown,
 )
+from whence.views.content.intervention import side_by_side
 from whence.views.content.reading import leads_to_output, reading
 from whence.views.content.steps import steps
 from whence.views.content.tokens import share, texts
@@ -52,6 +53,7 @@ def part(a: Attribution, look: Look | None = None) -> Part:
         "lead": reading(_read(a, dict(levels))),
         "warnings": [text for label, text in told if label == "warning"],
         "facts": [fact for fact in told if fact[0] != "warning"],
+        "beside": side_by_side(a),
         "signed": a.signed,
         "pictures": layout.pictures(a.input, [(name or "scores", grid, overlay) for (name, grid), overlay in over])
         if grids

@@ -19,6 +19,7 @@ from whence.views.content.attribution import (
     sections,
 )
 from whence.views.content.comparison import facts, footer, shown, tables, unsigned
+from whence.views.content.intervention import side_by_side
 from whence.views.content.reading import reading_of_comparison
 from whence.views.content.tokens import share, texts
 from whence.views.pages import layout
@@ -46,6 +47,7 @@ def part(c: Comparison, look: Look | None = None) -> Part:
         "lead": reading_of_comparison(c, taus),
         "warnings": [text for label, text in told if label == "warning"],
         "facts": [fact for fact in told if fact[0] != "warning"],
+        "beside": side_by_side(c[0]),
         "signed": any(a.signed for a in c),
         "unsigned": printable(unsigned(c)) if unsigned(c) else "",
         "pictures": _pictures(c, look),

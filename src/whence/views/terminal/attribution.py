@@ -24,6 +24,7 @@ from whence.views.content.attribution import (
     shown,
 )
 from whence.views.content.picture import scale_of_patches
+from whence.views.terminal.intervention import beside
 from whence.views.terminal.layout import Token, Tokens, facts_table, grid_lines
 from whence.views.terminal.pictures import Colourful, bar_of, pictures_abreast
 from whence.views.text import largest, printable, writing
@@ -41,6 +42,7 @@ def _parts(a: Attribution) -> Iterator[Any]:
     from rich.text import Text
 
     yield facts_table(facts(a))
+    yield from beside(a)
     scale, others, grids = largest(a.scores), off_picture(a), pictures(a)
     rows = a.scores.reshape(-1, len(a.features))
     visible = a.visible.reshape(rows.shape)
@@ -85,4 +87,6 @@ def _texts(a: Attribution, scores: np.ndarray, indices: list[int], scale: float)
 def _token(a: Attribution, i: int, score: float, scale: float) -> Token:
     special = bool(a.special[i])
     written = writing(a.signed)(score, scale)
-    return Token(printable(a.features[i]), written, terminal_style(score, scale, special), special)
+    style = terminal_style(score, scale, special)
+    style = f"{style} strike".strip() if i in a.input.ignored else style
+    return Token(printable(a.features[i]), written, style, special)

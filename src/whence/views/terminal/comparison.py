@@ -21,6 +21,7 @@ from whence.views.content.attribution import (
 from whence.views.content.comparison import facts, footer, shown, tables
 from whence.views.content.picture import scale_of_patches
 from whence.views.content.written import passages
+from whence.views.terminal.intervention import beside
 from whence.views.terminal.layout import facts_table, grid_lines
 from whence.views.terminal.pictures import Colourful, pictures_abreast
 from whence.views.text import largest, printable, strength, writing
@@ -37,7 +38,7 @@ def terminal(c: Comparison) -> Any:
     from rich.console import Group
 
     c = shown(c)
-    return Group(facts_table(facts(c)), Colourful(partial(_coloured, c), partial(_plain, c)))
+    return Group(facts_table(facts(c)), *beside(c[0]), Colourful(partial(_coloured, c), partial(_plain, c)))
 
 
 @display.terminal.register(Comparison, "values")
@@ -46,7 +47,8 @@ def values(c: Comparison) -> Any:
     from rich.console import Group
 
     c = shown(c)
-    return Group(facts_table(facts(c)), Colourful(partial(_overlays, c), partial(_grids, c)), *_tables(c))
+    over = Colourful(partial(_overlays, c), partial(_grids, c))
+    return Group(facts_table(facts(c)), *beside(c[0]), over, *_tables(c))
 
 
 @display.text.register(Comparison)
@@ -56,7 +58,7 @@ def text(c: Comparison) -> str:
 
     c = shown(c)
     whole = (part for table in _tables(c) for part in (table.title, table.of_all()))
-    return display.uncoloured(Group(facts_table(facts(c)), *_grids(c), *whole))
+    return display.uncoloured(Group(facts_table(facts(c)), *beside(c[0]), *_grids(c), *whole))
 
 
 def _plain(c: Comparison) -> Iterator[Any]:

@@ -43,6 +43,11 @@ class Forward:
         self.self_changes = SelfChanges(model)
         self._shuffles: bool | None = None  # the model draws the order of its patches; None: not known yet
 
+    @property
+    def shuffles(self) -> bool:
+        """Whether the model was seen to draw the order of its patches at random."""
+        return bool(self._shuffles)
+
     def observe(self, tensors: Mapping[str, Tensor]) -> None:
         """Find out, by the first run of the model, what its forward changes; to be called before hooks are set."""
         self.self_changes.observe(lambda: self._called(tensors))

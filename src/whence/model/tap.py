@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 _SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax, torch._C._nn.__dict__.get("softmax"), torch.special.softmax}
+_DROPOUT = {F.dropout, torch.dropout}
 _PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
 
 HIDDEN = -1e4  # a score below this whose weight is 0 was masked
@@ -44,6 +45,7 @@ class AttentionRecord:
     key: str = ""
     mixed: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # products, gradients: (batch, head, query, width)
     score_parts: list[Tensor] = field(default_factory=list)  # inputs of the softmax, 0 where a mask hides the key
+    before_dropout: list[Tensor] = field(default_factory=list)  # of training: the tensors that dropout was given
 
     @property
     def weights(self) -> Tensor:
@@ -87,7 +89,8 @@ class Tap(TorchFunctionMode):
     `edit(record, weights, values)` returns the weights and values to use instead; `seen(record, weights, values,
     product, align)` is told of their product. The products of the blocks numbered in `outputs` are kept, as leaves of
     the graph where no graph leads to them. `connections` are the streams of queries and keys of each block, in the
-    order of the blocks, where they are known.
+    order of the blocks, where they are known. In training, `undropped` records weights as they were before dropout; the
+    tensors themselves, from which the model went on, are kept in `before_dropout` of a record.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class Tap(TorchFunctionMode):
         seen: Seen | None = None,
         outputs: Container[int] = (),
         connections: Sequence[tuple[str, str]] = (),
+        undropped: bool = False,
     ) -> None:
         super().__init__()
         self.records: list[AttentionRecord] = []
@@ -109,6 +113,8 @@ class Tap(TorchFunctionMode):
         self._values, self._scores, self._edit, self._seen = values, scores, edit, seen
         self._softmax_input: Tensor | None = None  # the input of the last softmax, where scores are wanted
         self._outputs, self._connections = outputs, connections
+        self._undropped = undropped
+        self._dropping: Tensor | None = None  # the followed weights that dropout was given
         self._followed: dict[int, tuple[Tensor, Tensor]] = {}  # id -> (tensor, its last form with four axes, or itself)
         self._last_head: tuple[Any, Any, Any, Any] | None = None  # shape, call, caller, input of the last head
 
@@ -125,6 +131,7 @@ class Tap(TorchFunctionMode):
         if func in _SOFTMAX:
             out = func(*args, **kwargs)
             self._followed = {id(out): (out, out)} if out.ndim in (3, 4) else {}
+            self._dropping = None
             self._softmax_input = (args[0] if args else kwargs["input"]).detach() if self._scores else None
             return out
         if not self._followed:
@@ -135,6 +142,7 @@ class Tap(TorchFunctionMode):
             return self._einsum(*args)
         out = func(*args, **kwargs)
         if args and id(args[0]) in self._followed and isinstance(out, Tensor):
+            self._dropping = args[0] if func in _DROPOUT and out is not args[0] else self._dropping
             self._follow(args[0], out)
         return out
 
@@ -184,7 +192,13 @@ class Tap(TorchFunctionMode):
         record = self._record(weights)
         if self._edit is not None:
             weights, values = self._edit(record, weights, values)
-        record.parts.append(weights)
+        if self._undropped:
+            before = weights if self._dropping is None else self._dropping
+            record.before_dropout.append(before)
+            record.parts.append(_cut_like(before, weights))
+            self._dropping = None
+        else:
+            record.parts.append(weights)
         if self._values:
             record.value_parts.append(values)
         if self._softmax_input is not None:  # a learned sink has a column of its own, which is cut off
@@ -269,6 +283,7 @@ class Tap(TorchFunctionMode):
         weights = torch.softmax(scores, -1)
         weights = weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)  # a row that sees nothing
         self._softmax_input = scores.detach() if self._scores else None
+        self._dropping = weights if dropout_p else None
         return self._product(F.dropout(weights, dropout_p), value)
 
 
@@ -280,6 +295,13 @@ def _shaped(new: Tensor, used: Tensor, four: torch.Size) -> Tensor:
     if new.shape == four:
         return new.reshape(used.shape)
     return new if used.ndim == 4 else new.flatten(0, 1)
+
+
+def _cut_like(before: Tensor, weights: Tensor) -> Tensor:
+    """Weights before dropout in the shape of those that were used: (batch, head, query, key), without a sink."""
+    if before.numel() == weights.numel():
+        return before.reshape(weights.shape)
+    return before[..., : weights.shape[-1]]
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

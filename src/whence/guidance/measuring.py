@@ -1,0 +1,123 @@
+"""What is measured of a model before and after: what it predicts, how its attention explains, how its heads differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.spatial.distance import jensenshannon
+
+from whence.core import registry
+from whence.guidance.attributions import attention
+from whence.guidance.lessons import Lesson
+from whence.guidance.losses import head_likeness
+from whence.guidance.training import logits_of
+from whence.measure.evaluation import evaluated
+from whence.model.subject import Subject
+from whence.model.training_pass import training_pass
+
+METRICS = ("comprehensiveness", "sufficiency", "auac", "plausibility")
+BINS = 10  # of the confidence, for the error of calibration
+ABOUT = {
+    "accuracy": "the share of examples whose label is predicted",
+    "calibration error": f"the mean gap between confidence and accuracy, over {BINS} bins of confidence (ECE)",
+    "head redundancy": "the mean cosine of the outputs of all pairs of heads of a layer",
+    "attention between seeds": "the Jensen-Shannon distance, in nats, of the attention of models of different seeds",
+}
+
+
+@dataclass
+class Measured:
+    """The numbers of one model on the held-out examples."""
+
+    by_example: dict[str, np.ndarray] = field(default_factory=dict)  # name -> (example,)
+    whole: dict[str, float] = field(default_factory=dict)  # of the whole set
+    attention: list[np.ndarray] = field(default_factory=list)  # of every example: what the deciding token attends to
+
+
+def measured(subject: Subject, lessons: Sequence[Lesson], methods: Sequence[str], seed: int) -> Measured:
+    """Every number of a model; explanations are of what it predicts, and only rationales judge plausibility."""
+    found = Measured()
+    chances = torch.softmax(logits_of(subject, lessons).double(), -1).numpy()
+    labels = np.array([lesson.label for lesson in lessons])
+    right = (chances.argmax(-1) == labels).astype(float)
+    found.by_example["accuracy"] = right
+    found.whole["calibration error"] = calibration_error(chances.max(-1), right)
+    for name, values in _explained(subject, lessons, methods, seed).items():
+        found.by_example[name] = values
+    likeness, found.attention = _heads(subject, lessons)
+    found.by_example["head redundancy"] = likeness
+    return found
+
+
+def metric_names(methods: Sequence[str], with_truth: bool) -> dict[str, tuple[str, str]]:
+    """The names of measures of explanations: metric and method of each."""
+    metrics = [metric for metric in METRICS if with_truth or metric != "plausibility"]
+    return {f"{metric} of {method}": (metric, method) for method in methods for metric in metrics}
+
+
+def _explained(
+    subject: Subject, lessons: Sequence[Lesson], methods: Sequence[str], seed: int
+) -> dict[str, np.ndarray]:
+    """Faithfulness and plausibility of methods, (example,) each."""
+    truths = any(lesson.marks is not None for lesson in lessons)
+    rows: list[Any] = [_Example(lesson.raw, lesson.marks) for lesson in lessons]
+    names = metric_names(methods, truths)
+    metrics = list(dict.fromkeys(metric for metric, _ in names.values()))
+    board = evaluated(subject, rows, methods, metrics, seed=seed)
+    values = {}
+    for number, (_, method) in enumerate(names.values()):
+        place = board.methods.index(registry_spec(method))
+        values[list(names)[number]] = board.values[place, metrics.index(list(names.values())[number][0])]
+    return values
+
+
+def registry_spec(method: str) -> str:
+    """A method's spec as results write it."""
+    record, options = registry.resolve("method", method)
+    return record.spec(options)
+
+
+@dataclass(frozen=True, eq=False)
+class _Example:
+    """An example for `evaluated`: without a label, so that what the model predicts is explained."""
+
+    input: Any
+    truth: Any
+    label: None = None
+
+
+def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
+    """The expected calibration error: sum over bins of the share of examples x |accuracy - mean confidence|."""
+    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    gaps = [abs(right[bins == one].mean() - confidence[bins == one].mean()) * (bins == one).mean() for one in set(bins)]
+    return float(sum(gaps))
+
+
+def _heads(subject: Subject, lessons: Sequence[Lesson]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """How alike the heads are, (example,), and what the deciding token attends to in the last layer, by example."""
+    items = [lesson.item for lesson in lessons]
+    likeness, rows = np.zeros(len(items)), [np.zeros(0)] * len(items)
+    with subject.lent(), torch.no_grad():
+        for group, batch in subject.batches(items):
+            seen = training_pass(subject, batch, ("attention", "outputs"))
+            for number, alike in zip(group, head_likeness(seen).double().tolist(), strict=True):
+                likeness[number] = alike
+            for number, row in zip(group, batch.unpadded(attention(seen)), strict=True):
+                rows[number] = row / max(row.sum(), 1e-12)
+    return likeness, rows
+
+
+def between_seeds(models: Sequence[Measured]) -> np.ndarray:
+    """The mean Jensen-Shannon divergence, in nats, of the attention of all pairs of models: (example,)."""
+    pairs = list(combinations([model.attention for model in models], 2))
+    return np.array(
+        [
+            float(np.mean([jensenshannon(one[number], two[number]) ** 2 for one, two in pairs])) if pairs else np.nan
+            for number in range(len(models[0].attention))
+        ]
+    )

@@ -21,6 +21,7 @@ _PUBLIC = {
     "arbitrate": "api",
     "audit": "api",
     "audit_names": "api",
+    "audit_shortcuts": "api",
     "concept": "api",
     "maximize": "api",
     "run": "api",
@@ -54,6 +55,7 @@ _PUBLIC = {
     "Score": "core.scoreboards",
     "Scoreboard": "core.scoreboards",
     "Sensitivity": "core.sensitivities",
+    "ShortcutAudit": "core.shortcut_audits",
     "Target": "core.inputs",
     "Verification": "core.run_summaries",
 }
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
         attention_maps,
         audit,
         audit_names,
+        audit_shortcuts,
         compare,
         concept,
         conservation,
@@ -91,6 +94,7 @@ if TYPE_CHECKING:
     from whence.core.run_summaries import RunSummary, Verification
     from whence.core.scoreboards import Arbitration, Score, Scoreboard
     from whence.core.sensitivities import Sensitivity
+    from whence.core.shortcut_audits import ShortcutAudit
     from whence.model.loading import load, wrap
     from whence.model.subject import Subject
     from whence.runs.plans import Plan
@@ -116,6 +120,7 @@ __all__ = [
     "Score",
     "Scoreboard",
     "Sensitivity",
+    "ShortcutAudit",
     "Subject",
     "Target",
     "Verification",
@@ -123,6 +128,7 @@ __all__ = [
     "attention_maps",
     "audit",
     "audit_names",
+    "audit_shortcuts",
     "compare",
     "concept",
     "conservation",

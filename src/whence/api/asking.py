@@ -17,11 +17,15 @@ from whence.core.audits import Audit
 from whence.core.maximisations import Maximisation
 from whence.core.name_audits import NameAudit
 from whence.core.sensitivities import Sensitivity
+from whence.core.shortcut_audits import ShortcutAudit
 from whence.debate.auditing import audited
 from whence.debate.names import Settings as NameSettings
 from whence.debate.names import audit_names as names_audited
 from whence.debate.places import AttentionReading, Heads, Layers, Rows
+from whence.debate.shortcuts import Settings as ShortcutSettings
+from whence.debate.shortcuts import audit_shortcuts as shortcuts_audited
 from whence.measure.call_types import Data, TargetLike
+from whence.model.masked_inputs import Way
 from whence.model.subject import Subject
 
 
@@ -161,3 +165,36 @@ def audit_names(
     given |= {"seed": seed, "batch_size": batch_size, "truncate": truncate, "progress": progress}
     check_call(subject)
     return names_audited(subject, data, names, target, find, NameSettings(**given))
+
+
+@stamped
+def audit_shortcuts(
+    subject: Subject,
+    data: Data,
+    *,
+    method: str = "lrp",
+    least: int = 3,
+    candidates: int = 25,
+    contexts: int = 50,
+    alone: float = 0.5,
+    mask: Way = "auto",
+    limit: int = 1000,
+    level: float = 0.05,
+    seed: int = 0,
+    batch_size: int | None = None,
+    truncate: bool = False,
+    progress: bool = False,
+) -> ShortcutAudit:
+    """Which words act as shortcuts? Every word that stands in `least` texts, the most suspicious first: a ShortcutAudit.
+
+    `method` attributes every text. A word that is the strongest of its texts more often than chance (exact, with Holm's
+    correction) is a candidate, of which the first `candidates` are tried: hidden (by `mask`) in up to `contexts` of
+    their texts, put into as many texts that are decided otherwise, and compared with the labels. A word that turns more
+    than the share `alone` of them, with its whole interval, and misleads where labels say otherwise, is a "shortcut";
+    one of which only one of these can be shown, as without labels, a "suspect".
+    """
+    given: dict[str, Any] = {"method": method, "least": least, "candidates": candidates, "contexts": contexts}
+    given |= {"alone": alone, "mask": mask, "limit": limit, "level": level, "seed": seed}
+    given |= {"batch_size": batch_size, "truncate": truncate, "progress": progress}
+    check_call(subject)
+    return shortcuts_audited(subject, data, ShortcutSettings(**given))

@@ -19,6 +19,7 @@ EXAMPLES = """[bold]Examples[/bold]
 whence audit reviews.tsv --limit 100 --html audit.html
 whence audit reviews.tsv --experiment permutation --experiment "adversary(restarts=10)" --layers each
 whence audit reviews.tsv --names faker:en_US,tr_TR,yo_NG --target positive --html names.html
+whence audit reviews.tsv --shortcuts --html shortcuts.html
 whence audit ./digits -m digits --experiment "removal(methods=['gae', 'lrp'])" --resume run.jsonl"""
 EXPERIMENT = "Names or name(option=value), commas between; may be repeated. whence experiments lists them."
 LAYERS = "What layers are read and edited: last, each (in turn), all (at once), or numbers as 3 or [0, 5]."
@@ -27,7 +28,9 @@ NAMES = (
     "Ask instead whether a name moves the decision: a table with the columns name and a kind of group (origin, ...), "
     "or faker:en_US,tr_TR."
 )
+SHORTCUTS = "Ask instead which words act as shortcuts: those that decide nearly alone, wherever they stand."
 FIND = "With --names: the names to exchange in the texts, commas between; default: those of the list, and {name}."
+METHOD = "With --names or --shortcuts: what gives the relevance."
 READING = "attention or rollout, where weights are only read."
 RESUME = "Keep what is done in this file, and go on from it."
 ROWS = "deciding (of the tokens that the output reads) or all."
@@ -45,7 +48,8 @@ def audit(
     special: Annotated[bool, typer.Option("--special", help="Edit the weights of special tokens, too.")] = False,
     names: Annotated[str | None, typer.Option("--names", metavar="LIST", help=NAMES)] = None,
     find: Annotated[str | None, typer.Option("--find", metavar="NAMES", help=FIND)] = None,
-    method: Annotated[str | None, typer.Option("--method", help="With --names: what gives the relevance.")] = None,
+    shortcuts: Annotated[bool, typer.Option("--shortcuts", help=SHORTCUTS)] = False,
+    method: Annotated[str | None, typer.Option("--method", help=METHOD)] = None,
     target: Annotated[str | None, typer.Option("--target", help="With --names: what is explained.")] = None,
     limit: Limit = None,
     resume: Annotated[Path | None, typer.Option("--resume", help=RESUME)] = None,
@@ -57,17 +61,24 @@ def audit(
     truncate: Truncate = False,
 ) -> None:
     """Ask whether attention explains a model's decisions: the experiments of the debate, on your data."""
-    files = files_for("Audit" if names is None else "NameAudit", save, html, csv)
+    files = files_for("ShortcutAudit" if shortcuts else "Audit" if names is None else "NameAudit", save, html, csv)
     check_folders(resume)
     named = data_of(data, "audit")
     subject = load(model, kind_of(named), device)
+    edits = {"experiment": experiment, "layers": layers, "heads": heads, "rows": rows, "reading": reading}
+    edits |= {"special": special, "resume": resume}
+    more: dict[str, Any] = {"seed": seed, "truncate": truncate}
+    if shortcuts:
+        _refuse("--shortcuts edits no attention", edits | {"names": names, "find": find, "target": target})
+        more |= {"limit": limit or 1000, "method": method or "lrp", "progress": True}
+        give(whence.audit_shortcuts(subject, named, **more), files)
+        return
     if names is not None:
-        edits = {"experiment": experiment, "layers": layers, "heads": heads, "rows": rows, "reading": reading}
-        _refuse("--names exchanges names and edits no attention", edits | {"resume": resume})
-        more = {"limit": limit or 100, "seed": seed, "truncate": truncate}
+        _refuse("--names exchanges names and edits no attention", edits)
+        more["limit"] = limit or 100
         give(_of_names(subject, named, names, find, method, target, **more), files)
         return
-    _refuse("without --names no name is exchanged", {"find": find, "method": method, "target": target})
+    _refuse("without --names or --shortcuts no word is looked at", {"find": find, "method": method, "target": target})
     found = whence.audit(
         subject,
         named,

@@ -18,6 +18,7 @@ from whence.core.results import Attribution, Comparison
 from whence.core.run_summaries import RunSummary, Verification
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
 from whence.core.sensitivities import Sensitivity
+from whence.core.shortcut_audits import ShortcutAudit
 from whence.views.content.conservation import methods
 from whence.views.content.run_summary import method_times
 from whence.views.content.sensitivity import rows as sensitivity_rows
@@ -143,6 +144,25 @@ def name_audit(found: NameAudit) -> Table:
             numbers = [float(array[i, j]) for array in (found.outputs, found.changes, found.relevance)]
             start = (sentence, found.originals[i], name, *groups[j], float(found.pieces[j]))
             rows.append((*start, *numbers, int(found.predicted[i, j])))
+    return Table(columns, rows)
+
+
+@display.table.register(ShortcutAudit)
+def shortcut_audit(found: ShortcutAudit) -> Table:
+    """A row per word, the most suspicious first."""
+    attributed = {f"attributed: {name}": name for name in found.classes}
+    plain = ("word", "grade", "texts", "pulls", "strongest", "chance", "p", "corrected", "predicted")
+    plain += ("predicted_elsewhere", "exclusive_p", "labelled", "hidden", "flips", "contexts", "turned")
+    plain += ("turned_by_others", "turned_p", "contrary", "misled", "misled_elsewhere", "misled_p")
+    columns = (*plain, *attributed, "hidden low", "hidden high", "turned low", "turned high")
+    rows = [
+        (
+            *(getattr(own, name) for name in plain),
+            *(own.attributed.get(name, float("nan")) for name in attributed.values()),
+            *(*own.hidden_interval, *own.turned_interval),
+        )
+        for own in found.words
+    ]
     return Table(columns, rows)
 
 

@@ -28,7 +28,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 def encoded_inputs(
-    subject: Subject, inputs: Any, target: Any, truncate: bool, level: Level = None
+    subject: Subject, inputs: Any, target: Any, truncate: bool, level: Level = None, progress: bool = False
 ) -> tuple[list[Input], list[Any], bool]:
     """Inputs encoded, their targets, and whether one input was given instead of a list; tokens know their units."""
     several = as_list(inputs)
@@ -36,7 +36,7 @@ def encoded_inputs(
     targets = as_list(target) if several is not None else None
     if targets is not None and len(targets) != len(raws):
         raise ValueError(f"a list of targets has one per input: {len(raws)} were expected, {len(targets)} came")
-    items = [at_level(item, level) for item in encoded(subject, raws, truncate, several is None)]
+    items = [at_level(item, level) for item in encoded(subject, raws, truncate, several is None, progress)]
     return items, [target] * len(raws) if targets is None else targets, several is None
 
 

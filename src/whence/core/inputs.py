@@ -215,7 +215,15 @@ def merged(x: Input, starts: np.ndarray, level: str = "") -> Input:
     """The input with words or sentences as features, which begin at the features `starts`; tensors stay as they are."""
     whole = [_whole(x, first, last) for first, last in zip(starts, [*starts[1:], len(x.features)], strict=True)]
     numbers = np.searchsorted(starts, np.arange(len(x.features)), side="right") - 1
-    bare: dict[str, Any] = {"raw": None, "tensors": {}, "texts": {}, "image": None, "units": None, "level": "", "notes": ()}
+    bare: dict[str, Any] = {
+        "raw": None,
+        "tensors": {},
+        "texts": {},
+        "image": None,
+        "units": None,
+        "level": "",
+        "notes": (),
+    }
     return replace(
         x,
         units=numbers if x.pieces is None or x.units is None else numbers[x.units],

@@ -29,7 +29,13 @@ _SETTINGS: dict[str, Any] = {
 
 
 def encoded_inputs(
-    subject: Subject, inputs: Any, target: Any, truncate: bool, level: Level = None, ignore: Any = None
+    subject: Subject,
+    inputs: Any,
+    target: Any,
+    truncate: bool,
+    level: Level = None,
+    ignore: Any = None,
+    progress: bool = False,
 ) -> tuple[list[Input], list[Any], bool]:
     """Inputs encoded, their targets, and whether one input was given instead of a list.
 
@@ -41,7 +47,7 @@ def encoded_inputs(
     targets = as_list(target) if several is not None else None
     if targets is not None and len(targets) != len(raws):
         raise ValueError(f"a list of targets has one per input: {len(raws)} were expected, {len(targets)} came")
-    tokens = ignoring(encoded(subject, raws, truncate, several is None), entries)
+    tokens = ignoring(encoded(subject, raws, truncate, several is None, progress), entries)
     items = [at_level(item, level) for item in tokens]
     return items, [target] * len(raws) if targets is None else targets, several is None
 

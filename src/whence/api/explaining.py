@@ -79,7 +79,7 @@ def explain(
     check_call(subject, seed=seed, batch_size=batch_size, truncate=truncate, progress=progress)
     if method is not None:
         registry.resolve("method", method, options)  # what is wrong with it is said before anything is encoded
-    items, targets, single = encoded_inputs(subject, inputs, target, truncate, level, ignore)
+    items, targets, single = encoded_inputs(subject, inputs, target, truncate, level, ignore, progress)
     usual = usual_method(subject, items) if method is None else method
     notes = () if method is not None else (f"no method was named: {usual} was used",)
     specs = [registry.resolve("method", usual, options)]
@@ -139,7 +139,7 @@ def compare(
     check_call(subject, seed=seed, batch_size=batch_size, truncate=truncate, progress=progress)
     check_specs("methods", methods)
     specs = [registry.resolve("method", spec) for spec in methods]
-    items, targets, single = encoded_inputs(subject, inputs, target, truncate, level, ignore)
+    items, targets, single = encoded_inputs(subject, inputs, target, truncate, level, ignore, progress)
     found = explained(subject, items, specs, targets, Settings(seed, batch_size, progress))
     results = [Comparison(tuple(attributions)) for attributions in found]
     return results[0] if single else results

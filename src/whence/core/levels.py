@@ -61,6 +61,10 @@ def at_level(x: Input, level: Level) -> Input:
 
 
 def _with_units(x: Input, starts: np.ndarray, level: str) -> Input:
+    if level != "word" and isinstance(x.raw, dict) and "messages" in x.raw:
+        # What a chat template writes between two messages is many tokens, and none of them is asked about.
+        bare = x.special & np.array([not part for part in x.parts], bool)
+        starts = np.array([i for i in starts if i == 0 or not (bare[i] and bare[i - 1])], dtype=np.int64)
     numbers = np.searchsorted(starts, np.arange(len(x.features)), side="right") - 1
     return replace(x, units=numbers, level=level)
 

@@ -24,7 +24,15 @@ class Task:
         """All named parts, in the order of a tuple that is short for them."""
         return self.required + self.optional
 
+    @property
+    def further(self) -> tuple[str, ...]:
+        """Keys of an input beside its parts: messages in place of its text, and when generating stops."""
+        if self.generates:
+            return ("messages", *GENERATION)
+        return ("messages",) if self.required == ("image", "text") else ()
 
+
+GENERATION = ("max_tokens", "stop")  # the most tokens that a model writes, and the text or texts at which it stops
 TASKS = {
     "text-classification": Task(("text",), ("pair",), heads=("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",)),
     "image-classification": Task(
@@ -52,5 +60,6 @@ TASKS = {
     "module": Task(),  # a plain torch module: its own encoder makes its inputs
 }
 NAMES = tuple(TASKS)
-PARTS = tuple(dict.fromkeys(part for task in TASKS.values() for part in task.parts))  # columns of a table of inputs
+# Columns of a table of inputs.
+PARTS = tuple(dict.fromkeys(part for task in TASKS.values() for part in (*task.parts, *task.further)))
 GENERATED_PARTS = tuple(part for task in TASKS.values() if task.generates for part in task.optional)

@@ -43,12 +43,12 @@ def as_list(inputs: Any) -> list[Any] | None:
     return list(inputs.to_list()) if hasattr(inputs, "to_list") else None
 
 
-def encoded(subject: Subject, raws: Sequence[Any], truncate: bool, single: bool) -> list[Input]:
+def encoded(subject: Subject, raws: Sequence[Any], truncate: bool, single: bool, progress: bool = False) -> list[Input]:
     """Raw inputs encoded; an error names the number of the input in its list."""
     items = []
     for number, raw in enumerate(raws):
         try:
-            items.append(subject.encode(raw, truncate=truncate))
+            items.append(subject.encode(raw, truncate=truncate, progress=progress))
         except (ValueError, TypeError, OSError, LookupError) as error:
             if single:
                 raise

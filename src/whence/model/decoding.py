@@ -1,19 +1,28 @@
-"""Greedy decoding of an encoder-decoder: with which token it starts, and where it must stop."""
+"""Greedy decoding: with which token a decoder starts, where decoding must stop, and how far it is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from whence.core import stopping
+from whence.core.inputs import Input
+from whence.model import encoding
+from whence.model.batching import Batch, cut
+from whence.model.encoding import Generation
 from whence.model.forward import Forward
 from whence.model.lengths import most_tokens
 from whence.model.loan import lent
 
-MAX_GENERATED = 256  # tokens, where the model has no limit of its own
+MAX_GENERATED = 256  # tokens that an encoder-decoder writes, where the model has no limit of its own
+MAX_ANSWER = 64  # tokens that a causal model writes, where the input does not say how many
 
 
 def start_token(model: Any) -> int | None:
@@ -27,24 +36,142 @@ def start_token(model: Any) -> int | None:
     return None if start is None else int(start)
 
 
-def greedy(forward: Forward, tensors: Mapping[str, Tensor], start: int, end: int | None) -> tuple[list[int], str]:
-    """The tokens that greedy decoding gives, the end token among them, and a note where it was stopped before that."""
+class Watch:
+    """What looks at the ids that are written, one after the other: for texts at which to stop, and to show how many."""
+
+    def __init__(self, before: int, stop: Sequence[str], decode: Callable[[list[int]], str], bar: Any = None) -> None:
+        self._before, self._stop, self._decode, self._bar = before, stop, decode, bar
+
+    def __call__(self, ids: Tensor, scores: Any, **options: Any) -> Tensor:
+        """Whether the text so far is complete, (batch,); called by transformers after every token."""
+        stopping.check()
+        if self._bar is not None:
+            self._bar(ids.shape[1] - self._before)
+        done = bool(self._stop) and self.kept(ids[0, self._before :].tolist()) is not None
+        return torch.full((len(ids),), done, device=ids.device)
+
+    def kept(self, ids: list[int]) -> list[int] | None:
+        """The ids before the first that completes a text at which to stop; None where there is no such text."""
+        if not any(stop in self._decode(ids) for stop in self._stop):
+            return None
+        return next(ids[: n - 1] for n in range(1, len(ids) + 1) if any(s in self._decode(ids[:n]) for s in self._stop))
+
+
+def greedy(
+    forward: Forward,
+    tensors: Mapping[str, Tensor],
+    start: int | None,
+    ends: Container[int | None],
+    wanted: Generation,
+    decode: Callable[[list[int]], str],
+    *,
+    room: int | None = None,
+    progress: bool = False,
+) -> tuple[list[int], str]:
+    """The tokens that greedy decoding gives, and a note where it was stopped before the end token.
+
+    `start` begins the decoder of an encoder-decoder, whose end token is among the tokens; a causal model, without one,
+    writes after its input, and its end token is left out. `room` is for how many tokens the model has place.
+    """
     model: Any = forward.model
-    limits, full = _limits(model)
-    generate = partial(model.generate, **tensors, do_sample=False, num_beams=1, **limits)
-    first = torch.full((1, 1), start, device=next(iter(tensors.values())).device)
-    with lent(model), torch.no_grad(), forward.misfits(tensors):
-        forward.observe({**tensors, "decoder_input_ids": first})
+    limits, full = _limits(model) if start is not None else ({"max_new_tokens": MAX_ANSWER}, None)
+    if wanted.most is not None and (full is None or wanted.most < full):
+        limits, full = {"max_new_tokens": wanted.most}, None
+    if room is not None and limits.get("max_new_tokens", 0) > room:
+        limits, full = {"max_new_tokens": room}, room
+    first = torch.full((1, 1), start or 0, device=next(iter(tensors.values())).device)
+    before = 1 if start is not None else tensors["input_ids"].shape[1]
+    with lent(model), torch.no_grad(), forward.misfits(tensors), _bar(progress, limits.get("max_new_tokens")) as bar:
+        watch = Watch(before, wanted.stop, decode, bar)
+        generate = partial(
+            model.generate, **tensors, do_sample=False, num_beams=1, stopping_criteria=[watch], **limits, **_pad(model)
+        )
+        forward.observe({**tensors, "decoder_input_ids": first} if start is not None else tensors)
         with forward.self_changes.undone():
             try:
                 ids = generate()[0].tolist()
             except (ValueError, IndexError):  # the cache of some models, as ProphetNet's, does not work
                 ids = generate(use_cache=False)[0].tolist()
-    ids = ids[1:]  # the start token
-    if end in ids and len(ids) != full:
-        return ids[: ids.index(end) + 1], ""
-    reason = ", as many as the decoder takes" if len(ids) == full else ""
+    ids = ids[before:]
+    stopped = watch.kept(ids)
+    if stopped is not None:
+        return stopped, "decoding was stopped at a text that the input names"
+    end = next((place for place, id in enumerate(ids) if id in ends), None)
+    if end is not None and (len(ids) != full or start is None):
+        return ids[: end + 1 if start is not None else end], ""
+    reason = ", as many as the decoder takes" if len(ids) == full and start is not None else ""
     return ids, f"decoding was stopped after {len(ids)} tokens{reason}"
+
+
+@contextlib.contextmanager
+def _bar(progress: bool, total: int | None) -> Iterator[Callable[[int], None] | None]:
+    """A bar on stderr that shows how many tokens are written, if asked for."""
+    if not progress:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as shown:
+        task = shown.add_task("writing", total=total)
+        yield lambda count: shown.update(task, completed=count)
+
+
+def _pad(model: Any) -> dict[str, int]:
+    """The padding token that `generate` asks for; the model's own where it has one."""
+    settings = getattr(model, "generation_config", None)
+    ends = end_tokens(model)
+    return {} if getattr(settings, "pad_token_id", None) is not None or not ends else {"pad_token_id": min(ends)}
+
+
+def end_tokens(model: Any, tokenizer: Any = None) -> set[int]:
+    """The ids that end a text, as model and tokenizer name them."""
+    holders = (getattr(model, "generation_config", None), getattr(model, "config", None), tokenizer)
+    named = [getattr(holder, "eos_token_id", None) for holder in holders]
+    return {int(id) for ids in named if ids is not None for id in (ids if isinstance(ids, (list, tuple)) else [ids])}
+
+
+def generated(
+    forward: Forward,
+    item: Input,
+    batch: Callable[[list[Input]], Batch],
+    processor: Any,
+    wanted: Generation | None,
+    limits: tuple[int | None, int | None],
+    progress: bool,
+) -> Input:
+    """The input with what greedy decoding makes of it: the output of an encoder-decoder, else a continuation.
+
+    `limits`: the token that starts the decoder, None of a causal model, and the most tokens that the model takes.
+    """
+    start, most = limits
+    tokenizer, wanted = getattr(processor, "tokenizer", processor), wanted or Generation()
+    decode = partial(tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    if start is not None:
+        end = getattr(tokenizer, "eos_token_id", None)
+        ids, note = greedy(forward, batch([item]).tensors, start, {end}, wanted, decode, progress=progress)
+        item = replace(item, notes=(*item.notes, note)) if note else item
+        return encoding.with_output(item, np.asarray(ids), processor, start)
+    item = _open(item)
+    room = None if most is None else most - len(item.features)
+    if room is not None and room < 1:
+        raise ValueError("the input fills all tokens that the model takes, so nothing can be generated; shorten it")
+    ends = end_tokens(forward.model, tokenizer)
+    ids, note = greedy(forward, batch([item]).tensors, None, ends, wanted, decode, room=room, progress=progress)
+    if not ids:
+        return replace(item, notes=(*item.notes, "the model writes nothing here: its next token is explained"))
+    notes = (*item.notes, "the continuation was generated greedily" + f": {note}" * bool(note))
+    roles = sum(part.partition(" ")[0] == "assistant" for part in item.texts)
+    part = "continuation" if "prompt" in item.texts else f"assistant {roles + 1}" if roles else "assistant"
+    return encoding.with_continuation(replace(item, notes=notes), ids, processor, part)
+
+
+def _open(item: Input) -> Input:
+    """A prompt without the special tokens that close it, since it goes on; those of a chat template stay."""
+    last = int(np.flatnonzero(~item.special).max(initial=-1)) + 1
+    if "prompt" not in item.texts or last == len(item.features):
+        return item
+    return cut(item, last, item.streams[:last], {name: array[:last] for name, array in item.tensors.items()})
 
 
 def _limits(model: nn.Module) -> tuple[dict[str, int], int | None]:

@@ -18,7 +18,7 @@ from whence.core.tasks import TASKS
 from whence.model import batching, encoding
 from whence.model.batching import Batch, buckets, collate, cut, kind_of
 from whence.model.closing import Change, WeightsEdit
-from whence.model.decoding import greedy, start_token
+from whence.model.decoding import generated, start_token
 from whence.model.discovery import At, Discovery, Structure, find_layout, no_attention
 from whence.model.forward import Forward
 from whence.model.interventions import change_of, noted, tapped, view, with_ignored
@@ -175,8 +175,8 @@ class Subject:
 
     # ---- encoding ----------------------------------------------------------------------------------------------------
 
-    def encode(self, raw: Any, *, truncate: bool = False) -> Input:
-        """One raw example to an Input; a source without an output is decoded greedily first."""
+    def encode(self, raw: Any, *, truncate: bool = False, progress: bool = False) -> Input:
+        """One raw example to an Input; a source without an output, or a chat without an answer, is decoded greedily."""
         options: dict[str, Any] = {
             "task": self.task,
             "processor": self.processor,
@@ -193,7 +193,12 @@ class Subject:
         if "pixel_values" in item.tensors and self._encode is None and self._layout(item) != guess:
             item = self._without_unused(encoding.encode(raw, **options, image_layout=self._layout(item)))
         item = with_places(item, self.reads, self.mask_ids["mask"]) if self.reads else item
-        item = self._decoded(item) if self.task == "seq2seq-lm" and not item.generated else item
+        wanted = encoding.generation_of(raw, self.generates and self._encode is None)
+        if not item.generated and (self.task == "seq2seq-lm" or wanted is not None):
+            start = self._start_token if self.task == "seq2seq-lm" else None
+            batch = partial(self.batch, side="right")
+            limits = (start, self.max_length)
+            item = generated(self._forward, item, batch, self.processor, wanted, limits, progress)
         return noted(*with_ignored(item, self._ignore)) if self._ignore else item
 
     def _without_unused(self, item: Input) -> Input:
@@ -202,13 +207,6 @@ class Subject:
         if self._encode is not None or any(p.kind is p.VAR_KEYWORD for p in names.values()):
             return item
         return replace(item, tensors={name: array for name, array in item.tensors.items() if name in names})
-
-    def _decoded(self, item: Input) -> Input:
-        """The input with the output that greedy decoding gives it."""
-        start, end = self._start_token, getattr(self._tokenizer, "eos_token_id", None)
-        ids, note = greedy(self._forward, self.batch([item]).tensors, start, end)
-        item = replace(item, notes=(*item.notes, note)) if note else item
-        return encoding.with_output(item, np.asarray(ids), self.processor, start)
 
     def _layout(self, item: Input) -> encoding.Layout:
         """The layout of patches in a picture, found once per shape."""

@@ -16,14 +16,25 @@ from whence.core.inputs import Input
 from whence.core.pictures import bounded, upright_rgb
 from whence.core.tasks import TASKS
 from whence.model.encoding.building import joined
-from whence.model.encoding.outputs import with_output
+from whence.model.encoding.chats import chat_of, encode_chat
+from whence.model.encoding.outputs import with_continuation, with_output
 from whence.model.encoding.own import from_own_encoder
-from whence.model.encoding.parts import checked_text, named_parts
+from whence.model.encoding.parts import Generation, checked_text, generation_of, named_parts
 from whence.model.encoding.pictures import Layout, encode_picture
-from whence.model.encoding.texts import encode_texts
+from whence.model.encoding.texts import encode_output, encode_texts
 from whence.model.encoding.tokens import mask_ids, pieces, readable, tokenizer_of
 
-__all__ = ["Layout", "encode", "mask_ids", "pieces", "readable", "with_output"]
+__all__ = [
+    "Generation",
+    "Layout",
+    "encode",
+    "generation_of",
+    "mask_ids",
+    "pieces",
+    "readable",
+    "with_continuation",
+    "with_output",
+]
 
 
 def encode(
@@ -47,9 +58,15 @@ def encode(
         raise ValueError(f"unknown task {task!r}: it must be one of {', '.join(TASKS)}")
     parts = named_parts(raw, task)
     picture = upright_rgb(parts["image"]) if "image" in parts else None
-    texts = {part: checked_text(part, text) for part, text in parts.items() if part != "image"}
+    texts = {
+        part: checked_text(part, text) for part, text in parts.items() if part in TASKS[task].parts and part != "image"
+    }
     inputs = []
-    if texts:
+    if "messages" in parts:
+        inputs.append(
+            _encoded_chat(parts["messages"], processor, task, (max_length, max_output), truncate, start_token)
+        )
+    elif texts:
         inputs.append(
             encode_texts(tokenizer_of(processor, task), texts, (max_length, max_output), truncate, start_token)
         )
@@ -58,3 +75,24 @@ def encode(
         parts["image"] = bounded(np.asarray(picture))
     given_by_name = isinstance(raw, dict | tuple)
     return replace(joined(*inputs), raw=parts if given_by_name else next(iter(parts.values())))
+
+
+def _encoded_chat(
+    messages: Any,
+    processor: Any,
+    task: str,
+    limits: tuple[int | None, int | None],
+    truncate: bool,
+    start_token: int | None,
+) -> Input:
+    """The messages of one example, as the chat template of the processor or its tokenizer writes them."""
+    tokenizer = tokenizer_of(processor, task)
+    template = processor if getattr(processor, "chat_template", None) is not None else tokenizer
+    chat = chat_of(messages, template, "the tokenizer")
+    if chat.answer and not TASKS[task].generates:
+        raise ValueError(f"a model for {task} writes no answer; leave the last message, the assistant's, out")
+    source = task == "seq2seq-lm"
+    encoded = encode_chat(tokenizer, chat, limits[0], truncate, stream="source" if source else "text")
+    if not source or not chat.answer:
+        return encoded
+    return joined(encoded, encode_output(tokenizer, chat.answer, limits[1], truncate, start_token))

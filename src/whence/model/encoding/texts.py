@@ -38,11 +38,16 @@ def encode_texts(
     encoded = as_input(found.features, stream, found.tensors, given, notes=found.notes)
     if "output" not in texts:
         return encoded
-    output = {"output": texts["output"]}
-    room = None if most_output is None else most_output - 1  # the start token takes one place
+    return joined(encoded, encode_output(tokenizer, texts["output"], most_output, truncate, start_token))
+
+
+def encode_output(tokenizer: Any, text: str, most: int | None, truncate: bool, start_token: int | None) -> Input:
+    """The output of an encoder-decoder that was given, as its decoder reads it; it takes `most` tokens."""
+    output = {"output": text}
+    room = None if most is None else most - 1  # the start token takes one place
     found = tokenised(tokenizer, output, room, truncate, target=True)
     check_parts_left(found.features, output)
-    return joined(encoded, decoder_side(tokenizer, found.features, texts["output"], start_token, found.notes))
+    return decoder_side(tokenizer, found.features, text, start_token, found.notes)
 
 
 def _prompt(tokenizer: Any, texts: dict[str, str], limit: int | None, truncate: bool) -> Tokenised:
@@ -52,7 +57,7 @@ def _prompt(tokenizer: Any, texts: dict[str, str], limit: int | None, truncate: 
     if limit is None or count <= limit:
         return found
     note = f"{cut_note(texts, count, limit, truncate)}: its beginning was left out"
-    kept = _last_kept(found.features, limit)
+    kept = last_kept(found.features, limit)
     if len(kept) > limit:
         raise ValueError(f"the model takes {limit} tokens, too few for the tokenizer's special tokens alone")
     places = [place for place, feature in enumerate(found.features) if any(feature is one for one in kept)]
@@ -62,7 +67,7 @@ def _prompt(tokenizer: Any, texts: dict[str, str], limit: int | None, truncate: 
 
 def _with_continuation(tokenizer: Any, texts: dict[str, str], limit: int | None, truncate: bool) -> Input:
     """A prompt and its continuation: one sequence, of which the continuation's tokens are the stream `target`."""
-    prompt, continuation, notes = _prompt_and_continuation(tokenizer, texts["prompt"], texts["continuation"])
+    prompt, continuation, notes = prompt_and_continuation(tokenizer, texts["prompt"], texts["continuation"])
     count = len(prompt) + len(continuation)
     if limit is not None and count > limit:
         notes += (f"{cut_note(texts, count, limit, truncate)}: the beginning was left out",)
@@ -70,7 +75,7 @@ def _with_continuation(tokenizer: Any, texts: dict[str, str], limit: int | None,
             raise ValueError(
                 f"the continuation alone has {len(continuation)} tokens, and the model takes {limit}: shorten it"
             )
-        prompt = _last_kept(prompt, limit - len(continuation))  # the words next to the continuation matter most
+        prompt = last_kept(prompt, limit - len(continuation))  # the words next to the continuation matter most
     features = prompt + continuation
     check_parts_left(features, texts)
     streams = ["source"] * len(prompt) + ["target"] * len(continuation)
@@ -80,16 +85,18 @@ def _with_continuation(tokenizer: Any, texts: dict[str, str], limit: int | None,
     return as_input(features, streams, tensors, texts, notes=notes, generated=generated)
 
 
-def _prompt_and_continuation(
-    tokenizer: Any, prompt: str, continuation: str
+def prompt_and_continuation(
+    tokenizer: Any, prompt: str, continuation: str, *, special: bool = True
 ) -> tuple[list[Feature], list[Feature], tuple[str, ...]]:
     """The features of a prompt, those of its continuation, and notes.
 
     The two are tokenised together, as the model would read them. Where a token of the joint text reaches across the
-    boundary, the continuation is tokenised apart, and a note says so.
+    boundary, the continuation is tokenised apart, and a note says so. `special=False` leaves out the tokenizer's
+    special tokens, as of a text in which a chat template wrote them.
     """
-    alone, joint = tokenised(tokenizer, {"prompt": prompt}), tokenised(tokenizer, {"prompt": prompt + continuation})
-    first, both = _without_closing(alone.features), _without_closing(joint.features)
+    alone = tokenised(tokenizer, {"prompt": prompt}, special=special)
+    joint = tokenised(tokenizer, {"prompt": prompt + continuation}, special=special)
+    first, both = (_without_closing(found.features) if special else found.features for found in (alone, joint))
     notes = joint.notes
     if len(first) < len(alone.features):
         notes += ("the tokenizer's closing special tokens were left out, since the prompt goes on",)
@@ -112,7 +119,7 @@ def _after(span: Span, boundary: int) -> Span:
     return (max(span[0] - boundary, 0), span[1] - boundary) if span[1] > boundary else NO_SPAN
 
 
-def _last_kept(features: list[Feature], limit: int) -> list[Feature]:
+def last_kept(features: list[Feature], limit: int) -> list[Feature]:
     """The last features, `limit` of them, and special ones wherever they stand."""
     plain = [i for i, feature in enumerate(features) if not feature.special]
     dropped = set(plain[: len(features) - limit])

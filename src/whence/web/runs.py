@@ -90,5 +90,6 @@ def _page(title: str, content: str, again: bool = False) -> HTMLResponse:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<link rel="stylesheet" href="/assets/style.css"><link rel="stylesheet" href="/static/app.css">'
         '<script src="/assets/whence.js" defer></script></head><body><main class="whence">'
-        f'<h1>{html.escape(title)}</h1>{content}<p><a href="/">to the app</a> <a href="/runs">all runs</a></p></main></body></html>'
+        f"<h1>{html.escape(title)}</h1>{content}"
+        '<p><a href="/">to the app</a> <a href="/runs">all runs</a></p></main></body></html>'
     )

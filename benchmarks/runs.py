@@ -296,7 +296,7 @@ def main() -> None:
     given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)
     # Ray gives its workers the priority of background work (nice 15), which would compare priorities on a busy machine.
-    os.environ["RAY_worker_niceness"] = "0"
+    os.environ.update(RAY_worker_niceness="0")
     folder = Path(tempfile.mkdtemp(prefix="whence-runs-"))
     try:
         for name in given.only or PARTS:

@@ -30,6 +30,7 @@ from whence.web.guard import Guard
 from whence.web.inputs import Asked, Gone, Pictures, TooLarge, check_letters
 from whence.web.jobs import Full, Job, TooMany, Worker, sentence
 from whence.web.limits import Limits
+from whence.web.runs import Runs, add_runs
 from whence.web.schemas import Error, JobState, Metric, Picture, Start
 from whence.web.work import Desk, Explain, Measure
 
@@ -104,7 +105,12 @@ class Server:
 
 
 def create(
-    catalogue: Catalogue, limits: Limits | None = None, *, hosts: tuple[str, ...] = (), remote: bool = False
+    catalogue: Catalogue,
+    limits: Limits | None = None,
+    *,
+    hosts: tuple[str, ...] = (),
+    remote: bool = False,
+    runs: tuple[Path, ...] = (),
 ) -> Guard:
     """The whole app: routes behind their guard."""
     server = Server(catalogue, limits or Limits())
@@ -123,6 +129,7 @@ def create(
     _add_starting(app, server)
     _add_jobs(app, server)
     _add_results(app, server)
+    add_runs(app, Runs(runs))
     _add_page(app)
     return Guard(app, server.limits, hosts, remote)
 

@@ -67,24 +67,32 @@ class RayEngine:
 
 
 class _Actor:
-    """A worker in a process of Ray's; errors are told as events, because Ray would wrap them in pages of text."""
+    """A worker in a process of Ray's; errors are told as events, because Ray would wrap them in pages of text.
+
+    The model is loaded by the first call, not when the actor begins: a process that ends over it fails that call, where
+    Ray would begin the actor again and again without a word.
+    """
 
     def __init__(self, number: int, plan: dict[str, Any], staging: str, threads: int) -> None:
-        self._number = number
-        self._error = ""
-        try:
-            self._worker = Worker(Plan.from_dict(plan), Path(staging), f"ray {number}", threads)
-        except Exception as error:
-            self._error = _sentence(error)
+        self._number, self._given = number, (plan, staging, threads)
+        self._worker: Worker | None = None
+
+    def _loaded(self) -> Worker:
+        if self._worker is None:
+            plan, staging, threads = self._given
+            self._worker = Worker(Plan.from_dict(plan), Path(staging), f"ray {self._number}", threads)
+        return self._worker
 
     def ready(self) -> Event:
-        if self._error:
-            return Failed(self._number, self._error)
-        return Ready(self._number, self._worker.hashes, self._worker.subject.name, self._worker.subject.generates)
+        try:
+            worker = self._loaded()
+            return Ready(self._number, worker.hashes, worker.subject.name, worker.subject.generates)
+        except Exception as error:
+            return Failed(self._number, _sentence(error))
 
     def run(self, task: Task) -> Event:
         try:
-            return Done(self._number, self._worker.run(task))
+            return Done(self._number, self._loaded().run(task))
         except Exception as error:
             return Failed(self._number, _sentence(error))
 

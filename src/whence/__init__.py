@@ -24,6 +24,7 @@ _PUBLIC = {
     "audit_shortcuts": "api",
     "concept": "api",
     "maximize": "api",
+    "guide": "api",
     "run": "api",
     "verify": "api",
     "load_run": "runs.reading",
@@ -32,6 +33,7 @@ _PUBLIC = {
     "list_methods": "api",
     "list_metrics": "api",
     "list_experiments": "api",
+    "list_losses": "api",
     "list_models": "api",
     "method": "core.registry",
     "metric": "core.registry",
@@ -44,6 +46,7 @@ _PUBLIC = {
     "Comparison": "core.results",
     "Conservation": "core.relevance_balance",
     "Finding": "core.audits",
+    "Guidance": "core.guidances",
     "Input": "core.inputs",
     "Maximisation": "core.maximisations",
     "PictureGrid": "core.picture_grids",
@@ -72,7 +75,9 @@ if TYPE_CHECKING:
         conservation,
         evaluate,
         explain,
+        guide,
         list_experiments,
+        list_losses,
         list_methods,
         list_metrics,
         list_models,
@@ -83,6 +88,7 @@ if TYPE_CHECKING:
     )
     from whence.core.attention_maps import AttentionMaps
     from whence.core.audits import Audit, Finding
+    from whence.core.guidances import Guidance
     from whence.core.inputs import Input, Target
     from whence.core.maximisations import Maximisation
     from whence.core.name_audits import NameAudit
@@ -109,6 +115,7 @@ __all__ = [
     "Conservation",
     "Explained",
     "Finding",
+    "Guidance",
     "Input",
     "Maximisation",
     "NameAudit",
@@ -135,7 +142,9 @@ __all__ = [
     "evaluate",
     "experiment",
     "explain",
+    "guide",
     "list_experiments",
+    "list_losses",
     "list_methods",
     "list_metrics",
     "list_models",

@@ -35,6 +35,7 @@ class Settings:
     schedule: Schedule = field(default_factory=Schedule)
     seeds: tuple[int, ...] = (0, 1, 2)
     methods: tuple[str, ...] = ("attention", "gae")
+    explained: int = 200  # of the held-out examples, at most: measures of explanations are of these
     control: bool = True  # train on labels alone, too
     folder: Path | None = None
     limit: int | None = None
@@ -114,7 +115,7 @@ def _arms(
     if settings.schedule.patience is not None:
         lessons, checked = split(lessons, SET_ASIDE, 1)
     steps = steps_of(subject, lessons, settings.schedule)
-    found = {"given": Arm([measured(subject, judged, settings.methods, 0)] * len(settings.seeds))}
+    found = {"given": Arm([measured(subject, judged, settings.methods, 0, settings.explained)] * len(settings.seeds))}
     total = steps * len(wanted) * len(settings.seeds)
     with _folder(settings.folder) as folder, progress_bar("training", total, settings.progress) as advance:
         for arm, aims in wanted.items():
@@ -125,7 +126,7 @@ def _arms(
                     subject, lessons, aims, settings.schedule, seed, place, checked=checked, advance=advance
                 )
                 advance(steps - history.steps)
-                found[arm].models.append(measured(model, judged, settings.methods, 0))
+                found[arm].models.append(measured(model, judged, settings.methods, 0, settings.explained))
                 found[arm].histories.append(history)
                 if settings.folder is not None:
                     saved(model, place)
@@ -188,7 +189,8 @@ def _report(
 def measures_of(arms: dict[str, Arm], methods: Sequence[str]) -> Iterator[Measure]:
     """Every measure of all arms."""
     first = next(iter(arms.values())).models[0]
-    better = {"accuracy": "higher", "calibration error": "lower", "head redundancy": "lower"}
+    better = {"accuracy": "higher", "calibration error": "lower"}
+    better |= {"heads alike in outputs": "lower", "heads alike in positions": "lower"}
     about = dict(ABOUT)
     for name, (metric, method) in metric_names(methods, True).items():
         record = registry.find("metric", metric)
@@ -203,7 +205,10 @@ def measures_of(arms: dict[str, Arm], methods: Sequence[str]) -> Iterator[Measur
             values = np.nanmean(examples, -1) if not np.isnan(examples).all() else examples[..., 0]
         yield Measure(name, better[name], values, examples, about[name])
     if len(next(iter(arms.values())).models) > 1:
-        by_arm = [between_seeds(arm.models) for arm in arms.values()]
+        by_arm = [
+            np.full(len(arm.models[0].attention), np.nan) if arm_name == "given" else between_seeds(arm.models)
+            for arm_name, arm in arms.items()
+        ]
         examples = np.stack([np.stack([own] * len(arm.models)) for own, arm in zip(by_arm, arms.values(), strict=True)])
         name = "attention between seeds"
         yield Measure(name, "lower", examples.mean(-1), examples, about[name])

@@ -5,27 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from scipy.spatial.distance import jensenshannon
+from torch import Tensor
+from torch.nn import functional as F
 
 from whence.core import registry
-from whence.guidance.attributions import attention
+from whence.guidance.attributions import TINY, attention, blocks
 from whence.guidance.lessons import Lesson
-from whence.guidance.losses import head_likeness
 from whence.guidance.training import logits_of
 from whence.measure.evaluation import evaluated
 from whence.model.subject import Subject
-from whence.model.training_pass import training_pass
+from whence.model.training_pass import TrainingPass, training_pass
 
 METRICS = ("comprehensiveness", "sufficiency", "auac", "plausibility")
 BINS = 10  # of the confidence, for the error of calibration
 ABOUT = {
     "accuracy": "the share of examples whose label is predicted",
     "calibration error": f"the mean gap between confidence and accuracy, over {BINS} bins of confidence (ECE)",
-    "head redundancy": "the mean cosine of the outputs of all pairs of heads of a layer",
+    "heads alike in outputs": "the mean cosine of the outputs of two heads of a layer, over all pairs and tokens",
+    "heads alike in positions": "the mean cosine of the attention rows of two heads of a layer, over all pairs and tokens",
     "attention between seeds": "the Jensen-Shannon distance, in nats, of the attention of models of different seeds",
 }
 
@@ -39,18 +41,20 @@ class Measured:
     attention: list[np.ndarray] = field(default_factory=list)  # of every example: what the deciding token attends to
 
 
-def measured(subject: Subject, lessons: Sequence[Lesson], methods: Sequence[str], seed: int) -> Measured:
-    """Every number of a model; explanations are of what it predicts, and only rationales judge plausibility."""
+def measured(
+    subject: Subject, lessons: Sequence[Lesson], methods: Sequence[str], seed: int, most: int | None = None
+) -> Measured:
+    """Every number of a model; explanations, of the first `most` examples, are of what it predicts."""
     found = Measured()
     chances = torch.softmax(logits_of(subject, lessons).double(), -1).numpy()
     labels = np.array([lesson.label for lesson in lessons])
     right = (chances.argmax(-1) == labels).astype(float)
     found.by_example["accuracy"] = right
     found.whole["calibration error"] = calibration_error(chances.max(-1), right)
-    for name, values in _explained(subject, lessons, methods, seed).items():
-        found.by_example[name] = values
-    likeness, found.attention = _heads(subject, lessons)
-    found.by_example["head redundancy"] = likeness
+    chosen = lessons[:most]
+    found.by_example |= _explained(subject, chosen, methods, seed)
+    likeness, found.attention = _heads(subject, chosen)
+    found.by_example |= likeness
     return found
 
 
@@ -96,18 +100,32 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
     return float(sum(gaps))
 
 
-def _heads(subject: Subject, lessons: Sequence[Lesson]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """How alike the heads are, (example,), and what the deciding token attends to in the last layer, by example."""
+def _heads(subject: Subject, lessons: Sequence[Lesson]) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+    """How alike the heads are, (example,) each, and what the deciding token attends to in the last layer, by example."""
     items = [lesson.item for lesson in lessons]
-    likeness, rows = np.zeros(len(items)), [np.zeros(0)] * len(items)
+    likeness = {f"heads alike in {of}": np.zeros(len(items)) for of in ("outputs", "positions")}
+    rows = [np.zeros(0)] * len(items)
     with subject.lent(), torch.no_grad():
         for group, batch in subject.batches(items):
             seen = training_pass(subject, batch, ("attention", "outputs"))
-            for number, alike in zip(group, head_likeness(seen).double().tolist(), strict=True):
-                likeness[number] = alike
+            likeness["heads alike in outputs"][group] = different_heads(seen, "outputs").double().cpu().numpy()
+            likeness["heads alike in positions"][group] = different_heads(seen, "positions").double().cpu().numpy()
             for number, row in zip(group, batch.unpadded(attention(seen)), strict=True):
-                rows[number] = row / max(row.sum(), 1e-12)
+                rows[number] = row / max(row.sum(), TINY)
     return likeness, rows
+
+
+def different_heads(seen: TrainingPass, of: Literal["outputs", "positions"]) -> Tensor:
+    """The mean cosine of two different heads of a layer, over layers, pairs and tokens: (batch,); NaN of one head."""
+    values = []
+    for record in blocks(seen):
+        states = record.weights if of == "positions" else torch.cat([align(out) for out, align in record.outputs], 1)
+        count = states.shape[1]
+        total = F.normalize(states, dim=-1).sum(1).square().sum(-1)  # the sum of the cosines of all pairs of heads
+        alike = (total - count) / (count * (count - 1)) if count > 1 else torch.full_like(total, torch.nan)
+        real = seen.batch.mask[:, seen.batch.span(record.query)]
+        values.append((alike * real).sum(1) / real.sum(1))
+    return torch.stack(values).mean(0)
 
 
 def between_seeds(models: Sequence[Measured]) -> np.ndarray:

@@ -65,13 +65,11 @@ def test_closed_attention_is_what_the_models_own_mask_gives(name: str) -> None:
 def masking_eager(numbers: list[int], length: int) -> Any:
     """Attention written out, with these keys masked wherever there are so many keys."""
 
-    def attend(
-        module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: Any = None, **_: Any
-    ) -> Any:
+    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: Any = None, **_: Any) -> Any:
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-        scores = scores if attention_mask is None else scores + attention_mask[..., : key.shape[2]]
+        scores = scores if mask is None else scores + mask[..., : key.shape[2]]
         if key.shape[2] == length:
             scores[..., numbers] = float("-inf")
         return (scores.softmax(-1) @ value).transpose(1, 2).contiguous(), None

@@ -96,7 +96,7 @@ def rollout(
         added[:, :, queries] -= (1 - residual) * state[:, :, queries]
         return added
 
-    fold = Fold(lambda deciding: reading(subject, batch, deciding, read), tile, merge)
+    fold = Fold(lambda deciding: reading(subject, batch, deciding, read), tile, merge, gradient=False)
     in_tiles = heads == "mean" and not discard and read in ONE_ROW  # other options need whole maps
     return folded(subject, batch, target, fold, read, start_layer, in_tiles=in_tiles)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from whence.core.registry import Explained, method
 from whence.methods.attention import FirstLayer, LayerNumbers, folded, reading, real, steps
 from whence.model.batching import Batch
+from whence.model.precision import wide
 from whence.model.subject import Subject
 from whence.model.tap import AttentionRecord
 from whence.model.targets import Aim
@@ -30,14 +31,14 @@ def grad_sam(subject: Subject, batch: Batch, target: Aim, *, read: Literal["quer
     def tile(
         state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
     ) -> None:
-        product = (weights * gradient).clamp_(min=0).sum(1) * (share / depth)  # (batch, query, key)
+        product = (wide(weights) * wide(gradient)).clamp_(min=0)  # (batch, head, query, key)
+        # On long inputs, which have one stream, a tile has a few of its queries and keys: means are over all of them.
+        stream = (keys if read == "query" else rows) if len(batch.streams) > 1 else slice(None)
+        scale = share / depth / batch.mask[:, stream].sum(1, keepdim=True)
         if read == "query":
-            added[:, 0, rows] += product.sum(2) / batch.mask[:, keys].sum(1, keepdim=True)
+            added[:, 0, rows] += product.sum((1, 3)) * scale
         else:
-            queries = batch.mask[:, rows].to(product.dtype)
-            # On long inputs, which have one stream, `rows` are a few of its queries: the mean is over all of them.
-            stream = rows if len(batch.streams) > 1 else slice(None)
-            added[:, 0, keys] += (queries[:, None] @ product)[:, 0] / batch.mask[:, stream].sum(1, keepdim=True)
+            added[:, :1, keys] += _weighted(batch.mask[:, None, rows] * scale[..., None], product)
 
     fold = Fold(lambda deciding: _zeros(subject, batch)[:, None], tile, lambda state, added, queries: state + added)
     return folded(subject, batch, target, fold)
@@ -62,12 +63,17 @@ def attention_x_gradient(
     def tile(
         state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
     ) -> None:
-        product = weights * gradient  # (batch, head, query, key)
-        product = (product.clamp_(min=0) if positive else product).sum(1) * batch.mask[:, rows, None]
-        added[:, 0, keys if read == "received" else rows] += product.sum(1 if read == "received" else 2)
+        product = wide(weights) * wide(gradient)  # (batch, head, query, key)
+        product = product.clamp_(min=0) if positive else product
+        if read == "query":
+            added[:, 0, rows] += product.sum((1, 3)) * batch.mask[:, rows]
+        else:
+            added[:, :1, keys] += _weighted(batch.mask[:, None, rows], product)
 
     if layer is None:
-        fold = Fold(lambda deciding: _zeros(subject, batch)[:, None], tile, lambda state, added, queries: state + added)
+        sums = None if positive else ("keys" if read == "received" else "queries", batch.mask)
+        start, merge = lambda deciding: _zeros(subject, batch)[:, None], lambda state, added, queries: state + added
+        fold = Fold(start, tile, merge, sums=sums)
         return Explained(folded(subject, batch, target, fold), signed=not positive)
     chosen = [layer] if isinstance(layer, int) else layer
     trace = subject.trace(batch, target)
@@ -151,8 +157,14 @@ def _self_attention_tile(
     state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
 ) -> None:
     """Rules 5 and 6, of the rows that are read: R += Abar R."""
-    maps = (weights * gradient).clamp_(min=0).sum(1) * share
-    added[:, 1:, keys] += state[:, :, rows].sum(1, keepdim=True) @ maps.to(state.dtype)
+    product = (wide(weights) * wide(gradient)).clamp_(min=0)
+    added[:, 1:, keys] += _weighted(state[:, :, rows].sum(1, keepdim=True) * share, product)
+
+
+def _weighted(rows: Tensor, maps: Tensor) -> Tensor:
+    """The sum over heads and queries of maps (batch, head, query, key) by weights of the queries (batch, 1, query)."""
+    every = rows.to(maps.dtype).repeat(1, 1, maps.shape[1])  # heads one after the other: no sum of heads is made
+    return every @ maps.flatten(1, 2)
 
 
 Relevance = dict[tuple[str, str], Tensor]  # (query stream, key stream) -> R, or R - I within a stream

@@ -10,6 +10,7 @@ from whence.views.content.attribution import ALL_ZERO, facts, of_row, row_names,
 from whence.views.text import largest, number, printable
 
 SIGNS = "blue: for the target; red, underlined: against it; full colour: "
+SINKS_IN_GREY = "; grey: an attention sink, which has no colour"
 SIZES = "the stronger the colour, the larger the score (no sign); full colour: "
 
 

@@ -6,7 +6,18 @@ auditing, guiding, running, reporting, serving, listing. Importing such a module
 help page.
 """
 
-from whence.cli import explaining, looking, conceiving, measuring, auditing, guiding, running, reporting, serving, listing  # isort: skip
+from whence.cli import (
+    explaining,
+    looking,
+    conceiving,
+    measuring,
+    auditing,
+    guiding,
+    running,
+    reporting,
+    serving,
+    listing,
+)  # isort: skip
 from whence.cli.program import app, main
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -259,4 +259,5 @@ class Explained:
     base: Any = None  # (batch,) f(baseline) where the method has a baseline
     details: dict[str, Any] = field(default_factory=dict)  # name -> (batch, ...) tensor, or a list with one per example
     notes: tuple[str, ...] = ()
+    own_notes: Sequence[tuple[str, ...]] = ()  # further notes, one tuple per example
     signed: bool | None = None  # where the options decide it; None: as the record promises

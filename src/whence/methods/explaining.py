@@ -14,6 +14,7 @@ from whence.core.interventions import Intervention, joined
 from whence.core.registry import Explained, Record
 from whence.core.results import Attribution
 from whence.methods.interventions import interventions, notes_of
+from whence.methods.sinks import marked, sinks_of
 from whence.model.batching import Batch, shown
 from whence.model.masked_runs import MaskedRuns
 from whence.model.pointing import pointed
@@ -115,8 +116,12 @@ def explained(
             for by_row in _explained_batch(subject, batch, aim, specs, settings):
                 for number, attribution in zip(numbers, by_row, strict=True):
                     found[number].append(attribution)
+        sinks = sinks_of(subject, items) if subject.task == "causal-lm" else [None] * len(items)
     joined = [_joined(item, [found[row] for row in own]) for item, own in zip(items, rows.places, strict=True)]
-    return [[_at_level(a, record) for a, (record, _) in zip(own, specs, strict=True)] for own in joined]
+    return [
+        [_at_level(marked(a, sinks_of_item, record), record) for a, (record, _) in zip(own, specs, strict=True)]
+        for own, sinks_of_item in zip(joined, sinks, strict=True)
+    ]
 
 
 def _at_level(a: Attribution, record: Record) -> Attribution:
@@ -201,11 +206,16 @@ def _attributions(
                 base=base,
                 residual=None if base is None else output - base - float(scores.sum()),
                 details={name: of_example(value, row) for name, value in result.details.items()},
-                notes=(*notes, *_guess(aim.targets[row]), *result.notes, *batch.inputs[row].notes),
+                notes=(*notes, *_guess(aim.targets[row]), *result.notes, *_own(result, row), *batch.inputs[row].notes),
                 signs=signed if signed != record.signed else None,
             )
         )
     return found
+
+
+def _own(result: Explained, row: int) -> tuple[str, ...]:
+    """The notes that a method has for one example alone."""
+    return tuple(result.own_notes[row]) if result.own_notes else ()
 
 
 def _guess(target: Target) -> tuple[str, ...]:

@@ -4,9 +4,9 @@ A prompt alternates words of two kinds, `the river Norway Rome that road Norway`
 the model goes on with the word after its first occurrence, `Rome`. Every weight is written down here, so what the
 model looks at is known at any length: the earlier occurrence of the last word, and the word after it.
 
-- Layer 0: a head attends to the word before (rotary positions make its score peak there) and notes which it was. Only at
-  the first place is that the word itself; the feed-forward part finds this out, and makes one entry of that place's
-  state massive. The norms that follow then make everything else there small, its value vectors too.
+- Layer 0: a head attends to the word before (rotary positions make its score peak there) and notes which it was. Only
+  at the first place is that the word itself; the feed-forward part finds this out, and makes one entry of that
+  place's state massive. The norms that follow then make everything else there small, its value vectors too.
 - One layer in the middle: a head looks for the place whose word before was the last word, and copies the word there.
 - All other heads give their attention to the first place, whatever word stands there, and take from it the same small
   vector, which adds the same amount to every logit: it decides nothing, and most of every logit comes from it.

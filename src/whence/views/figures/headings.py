@@ -11,6 +11,7 @@ from whence.views.text import largest, number, printable
 
 TOLD = ("warning", "note", "ignored", "without that", "attention")  # facts that every kind of figure says
 SIGNS = "blue: for the target; red, underlined: against it; full colour: "
+SINKS_IN_GREY = "; grey: an attention sink, which has no colour"
 SIZES = "the stronger the colour, the larger the score (no sign); full colour: "
 
 

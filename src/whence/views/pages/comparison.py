@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from whence.core.looks import Look
 from whence.core.results import Comparison
 from whence.core.wording import counted
 from whence.views.content.attribution import (
+    apart,
+    colour_scale,
     explained_name,
     of_row,
     only_special_beside_picture,
@@ -79,14 +82,17 @@ def _agreement(c: Comparison, taus: np.ndarray) -> list[tuple[str, list[tuple[st
 
 def _table(c: Comparison, name: str, row: int | None, scores: list[np.ndarray], indices: list[int]) -> dict[str, Any]:
     """One text of all methods: as a coloured line per method, each on its own scale, and as a table."""
-    x, scales, written = c[0].input, [largest(a.scores) for a in c], [writing(a.signed) for a in c]
+    x, scales, written = c[0].input, [colour_scale(a) for a in c], [writing(a.signed) for a in c]
     parts, rows = sections(x, indices), []
     for label, members in parts:
         features = [
             (
                 printable(x.features[i]),
                 bool(x.special[i]),
-                [(share(s[i], scale), w(s[i], scale)) for s, scale, w in zip(scores, scales, written, strict=True)],
+                [
+                    ("" if apart(a, i) else share(s[i], scale), w(s[i], scale))
+                    for a, s, scale, w in zip(c, scores, scales, written, strict=True)
+                ],
             )
             for i in members
         ]
@@ -94,6 +100,6 @@ def _table(c: Comparison, name: str, row: int | None, scores: list[np.ndarray], 
     lines = [
         {"method": printable(a.method), "largest": number(largest(of_row(a.scores, row))), "texts": own}
         for a, s, scale in zip(c, scores, scales, strict=True)
-        for own in [texts(x, indices, s, scale, a.signed)]
+        for own in [texts(x, indices, s, scale, a.signed, partial(apart, a))]
     ]
     return {"name": name, "lines": lines, "parts": rows, "footer": list(footer(c, row))}

@@ -41,6 +41,15 @@ class Shared:
         return by_sequence[self.of.to(by_sequence.device)]
 
 
+@dataclass(frozen=True, eq=False)
+class Common:
+    """The first tokens of the last stream, which all examples of a batch share."""
+
+    count: int
+    tokens: bytes  # equal for equal tokens, `count` pieces of one size
+    cache: Any  # what the model keeps of them: a `PrefixCache`
+
+
 @dataclass(eq=False)
 class Batch:
     """Inputs padded to one length per stream. Features of a batch are its streams side by side, padding included."""
@@ -56,6 +65,7 @@ class Batch:
     shared: Shared | None = field(default=None, repr=False)  # the whole sequences that the examples are beginnings of
     # Of generated text, (example, position) of the logits to read, where it is not the last token of every example.
     read_at: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    common: Common | None = field(default=None, repr=False)  # first tokens of all examples that are read only once
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -135,6 +145,7 @@ class Batch:
             known=None,
             shared=None if self.shared is None else self.shared.chosen(rows),
             read_at=None,
+            common=None,
         )
 
     def unpadded(self, features: Tensor) -> list[np.ndarray]:
@@ -187,6 +198,11 @@ def collate(
         tensor = torch.from_numpy(padded).to(device)
         tensors[key] = tensor.to(dtype) if tensor.is_floating_point() else tensor
     return Batch(list(inputs), tensors, streams, seed)
+
+
+def enough_tokens(device: torch.device) -> int:
+    """Tokens that make a pass: a CPU's time grows with them, an accelerator's more with the number of passes."""
+    return 128 if device.type == "cpu" else 4096
 
 
 def buckets(

@@ -80,6 +80,12 @@ class Request:
         return None if self.rules is None else self.rules.attention_path
 
     @property
+    def shares(self) -> bool:
+        """Whether all that is recorded belongs to tokens: a beginning of a sequence then has what the whole has."""
+        by_token = all(isinstance(at, int) or at in ("embeddings", "word") for at in self.recorded)
+        return by_token and self.edit is None and (self.rules is None or self.rules.shares)
+
+    @property
     def plain(self) -> bool:
         """Whether inputs and attention are the model's own: the logits are then predictions, also under rules."""
         return not self.states and self.edit is None
@@ -113,13 +119,10 @@ class Pass:
         change: Change | None = None,
     ) -> None:
         self._forward, self._discovery, self._batch, self._aim = forward, discovery, batch, aim
-        self._request, self._name, self._change = (
-            request,
-            name,
-            change,
-        )  # a change of all attention, as by ignored words
+        self._request, self._name = request, name
+        self._change = change  # of all attention, as by ignored words
         self._taps = request.attention or change is not None
-        self._running = running(batch, aim, request)
+        self._running = running(batch, request.states, request.shares and not aim.states)
 
     def run(self) -> Trace:
         """One forward pass that records what was requested, and a backward pass if gradients were.
@@ -154,8 +157,8 @@ class Pass:
             if request.backward:
                 differentiate(trace, value, request.gradients, sites, seen, self._running)
             for at in request.recorded:
-                states = {stream: site.turned(seen[site]).detach() for stream, site in sites[at].items()}
-                trace.states[at] = {stream: self._running.spread(state) for stream, state in states.items()}
+                turned = {stream: site.turned(seen[site]).detach() for stream, site in sites[at].items()}
+                trace.states[at] = {stream: self._running.spread(state) for stream, state in turned.items()}
             _release(trace)
             if self._running.rows is not None:
                 spread_records(trace.attention, self._running.rows)

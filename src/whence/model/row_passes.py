@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from whence.model.batching import Batch, Shared
 from whence.model.tap import AttentionRecord
-from whence.model.targets import Aim
-
-if TYPE_CHECKING:
-    from whence.model.passes import Request
 
 At = str | int
 Streams = Mapping[str, Tensor]
@@ -37,26 +32,24 @@ class Running:
         return tensor if self.rows is None else self.rows.spread(tensor)
 
 
-def running(batch: Batch, aim: Aim, request: Request) -> Running:
-    """Whole sequences where the batch shares them and the request allows it; else the batch itself."""
-    rows, states = batch.sequences, request.states
-    if rows is None or not _allows(aim, request):
-        return Running(batch, request.states)
-    if states:
-        longest, of = _same_states(batch, rows.of, states)
-        rows = Shared(replace(batch.chosen(longest), shared=None), of)
-        states = {at: {s: state[longest] for s, state in by_stream.items()} for at, by_stream in states.items()}
-    if len(rows.wholes) == len(batch):
-        return Running(batch, request.states)
+def running(batch: Batch, states: Mapping[At, Streams], shares: bool) -> Running:
+    """Whole sequences where the batch has some and the request `shares` them; else the batch itself."""
+    rows = batch.sequences
+    if rows is None or not shares:
+        return Running(batch, states)
+    if not states:
+        return _reading(batch, rows, states)
+    longest, of = _same_states(batch, rows.of, states)
+    if len(longest) == len(batch):
+        return Running(batch, states)
+    chosen = {at: {s: state[longest] for s, state in by_stream.items()} for at, by_stream in states.items()}
+    return _reading(batch, Shared(replace(batch.chosen(longest), shared=None), of), chosen)
+
+
+def _reading(batch: Batch, rows: Shared, states: Mapping[At, Streams]) -> Running:
+    """A run of sequences, whose logits are read at the last token of every example of the batch."""
     last = batch.last_tokens(list(batch.streams)[-1])
     return Running(replace(rows.wholes, read_at=(rows.of, last)), states, rows)
-
-
-def _allows(aim: Aim, request: Request) -> bool:
-    """Whether all that a request wants belongs to tokens: then it is the same in a beginning and in the whole."""
-    by_token = all(isinstance(at, int) or at in ("embeddings", "word") for at in request.recorded)
-    ruled = request.rules is None or request.rules.shares
-    return by_token and ruled and request.edit is None and not aim.states
 
 
 def _same_states(batch: Batch, of: Tensor, states: Mapping[At, Streams]) -> tuple[list[int], Tensor]:
@@ -64,7 +57,7 @@ def _same_states(batch: Batch, of: Tensor, states: Mapping[At, Streams]) -> tupl
 
     An example joins the longest one of its sequence whose states are the same as far as the shorter one reaches.
     """
-    numbers, longest = torch.zeros_like(of), []
+    numbers, longest = torch.zeros_like(of), list[int]()
     left = sorted(range(len(batch)), key=lambda row: len(batch.inputs[row].features), reverse=True)
     while left:
         first = left[0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import zlib
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from whence.core.inputs import Input, Target
-from whence.model.batching import MAX_TOKENS, Batch, Shared, is_sequence, stream_names, stream_of
+from whence.model.batching import MAX_TOKENS, Batch, Common, Shared, enough_tokens, is_sequence, stream_names, stream_of
 from whence.model.interventions import described
+from whence.model.prefix_cache import LEAST, PrefixCache, common_length
 from whence.model.subject import Subject
 
 MAX_ROWS = 128  # of a batch whose size the caller does not choose
@@ -33,11 +34,9 @@ def row_batches(
 ) -> Iterator[tuple[list[int], Batch]]:
     """Batches of rows, each with the numbers of its inputs; rows of one sequence share passes where the model allows.
 
-    A target that reads a state inside the model is not shared: its state may span all tokens. Nor are rows under an
-    intervention on attention, which is made for the tokens of each row, or of a statement, read at several tokens.
+    A target that reads a state inside the model is not shared: its state may span all tokens.
     """
-    own_passes = bool(described(subject)) or any(item.ignored or item.decides for item in inputs)
-    groups = beginnings(inputs) if subject.generates and not own_passes else []
+    groups = beginnings(inputs) if subject.generates and not run_alone(subject, inputs) else []
     shared = [own for own in groups if len(own) > 1 and not any(_reads_state(targets[row]) for row in own)]
     shared = [own for own in shared if found_out(subject, inputs[own[0]], inputs[own[-1]]).alike]
     for numbers in _packed(subject, inputs, shared, batch_size):
@@ -47,6 +46,14 @@ def row_batches(
     if alone:
         for numbers, batch in subject.batches([inputs[number] for number in alone], batch_size, seed):
             yield [alone[number] for number in numbers], batch
+
+
+def run_alone(subject: Subject, inputs: Sequence[Input]) -> bool:
+    """Whether every input needs a run of its own.
+
+    An intervention on attention is made for the tokens of each input; a statement is read at several tokens.
+    """
+    return bool(described(subject)) or any(item.ignored or item.decides for item in inputs)
 
 
 def _reads_state(target: Any) -> bool:
@@ -59,39 +66,34 @@ def _reads_state(target: Any) -> bool:
 def beginnings(inputs: Sequence[Input]) -> list[list[int]]:
     """The inputs in groups: the first of a group is the longest, the others are beginnings of it, longest first.
 
-    The last stream of an input is what grows; all else must be equal.
+    The last stream of an input is what grows; all else must be equal. Groups that begin alike are neighbours.
     """
-    keys = [_key(item) for item in inputs]
-    order = sorted(range(len(inputs)), key=keys.__getitem__)
+    keys = [tokens_of(item) for item in inputs]
     groups: list[list[int]] = []
     # In this order, whatever stands between a beginning and its whole begins alike, so neighbours tell.
-    for number in reversed(order):
-        if groups and keys[groups[-1][-1]][0] == keys[number][0]:
-            if keys[groups[-1][-1]][1].startswith(keys[number][1]):
-                groups[-1].append(number)
-                continue
-        groups.append([number])
+    for number in sorted(range(len(inputs)), key=keys.__getitem__, reverse=True):
+        fixed, tokens = keys[groups[-1][-1]] if groups else (b"", b"")
+        if groups and fixed == keys[number][0] and tokens.startswith(keys[number][1]):
+            groups[-1].append(number)
+        else:
+            groups.append([number])
     return groups
 
 
-def _key(item: Input) -> tuple[Any, bytes]:
-    """What must be equal in a beginning and its whole, and the tokens of the last stream, one after the other."""
+def tokens_of(item: Input) -> tuple[bytes, bytes]:
+    """What must be equal in a beginning and its whole, as a digest, and the tokens of the last stream in order."""
     names = stream_names(item)
     length = item.streams.count(names[-1])
     start = len(item.features) - length
-    fixed: list[Any] = [names]
-    columns = []
-    for name, array in sorted(item.tensors.items()):
-        grows = stream_of(name, names) == names[-1] and is_sequence(name, array, length)
-        if grows:
-            columns.append(np.ascontiguousarray(array).reshape(length, -1).view(np.uint8))
-        whole = array[:0] if grows else array
-        fixed.append((name, whole.shape, str(array.dtype), zlib.crc32(whole.tobytes()), whole.tobytes()))
-    zeroed = getattr(item, "zeroed", None)  # marks of tokens whose embedding is put to zero
+    zeroed = getattr(item, "zeroed", None)  # marks of tokens whose word embedding is put to zero
     marks = np.zeros(len(item.features), bool) if zeroed is None else zeroed
-    columns.append(marks[start:, None].view(np.uint8))
-    fixed.append(marks[:start].tobytes())
-    return tuple(fixed), np.hstack(columns).tobytes()
+    fixed, columns = hashlib.blake2b(repr(names).encode() + marks[:start].tobytes()), [marks[start:, None]]
+    for name, array in sorted(item.tensors.items()):
+        if stream_of(name, names) == names[-1] and is_sequence(name, array, length):
+            columns.append(np.ascontiguousarray(array).reshape(length, -1))
+            array = array[:0]
+        fixed.update(f"{name}{array.shape}{array.dtype.str}".encode() + array.tobytes())
+    return fixed.digest(), np.hstack([column.view(np.uint8) for column in columns]).tobytes()
 
 
 # ---- what the model makes of them ------------------------------------------------------------------------------------
@@ -144,6 +146,73 @@ def _close(one: Tensor, other: Tensor) -> bool:
     return bool(gap <= tolerance * one.float().abs().max().clamp(min=1e-6))
 
 
+def run_together(subject: Subject, inputs: Sequence[Input]) -> list[list[int]]:
+    """The inputs in groups of which only the first, the longest, needs to be run; others are its beginnings."""
+    if not subject.generates:
+        return [[number] for number in range(len(inputs))]
+    found: list[list[int]] = []
+    for own in beginnings(inputs):
+        alike = len(own) == 1 or found_out(subject, inputs[own[0]], inputs[own[-1]]).alike
+        found += [own] if alike else [[number] for number in own]
+    return found
+
+
+def common_tokens(subject: Subject, items: Sequence[Input], shortest: int, cache: PrefixCache) -> Common | None:
+    """The first tokens of a text that all of these inputs share, where it is worth while to read them only once.
+
+    `shortest` is the number of tokens of the shortest beginning that is read; one token of it is left to be read.
+    """
+    if not subject.generates or len(stream_names(items[0])) > 1 or shortest <= LEAST:
+        return None
+    keys = [tokens_of(item) for item in items]
+    if any(fixed != keys[0][0] for fixed, _ in keys):
+        return None
+    width = len(keys[0][1]) // len(items[0].features)
+    least, most = min(keys)[1], max(keys)[1]  # in order, the first and the last differ first
+    count = min(common_length(least, most) // width, shortest - 1)
+    return Common(count, least[: count * width], cache) if count >= LEAST else None
+
+
+def beginning_changes(subject: Subject, items: Sequence[Input], most: int) -> list[int]:
+    """The numbers of inputs before which a new pass should begin, so that inputs of one pass have much in common.
+
+    A pass holds `most` inputs or fewer, but tokens enough to be worth its while. A new one begins where the next two
+    inputs share clearly more or fewer first tokens than those of the pass do.
+    """
+    length = len(items[0].features)
+    if not subject.generates or len(stream_names(items[0])) > 1 or length <= 2 * LEAST:
+        return []
+    least = -(-enough_tokens(subject.device) // length)
+    keys = [tokens_of(item) for item in items]
+    found: list[int] = []
+    start, within = 0, list[int]()  # how many first tokens neighbours in the pass share
+    for number in range(1, len(items)):
+        width = len(keys[number][1]) // length
+        shared = common_length(keys[number - 1][1], keys[number][1]) // width
+        size = number - start
+        apart = bool(within) and max(shared - min(within), max(within) - shared) > length / 8
+        if size == most or (size >= least and apart):
+            found.append(number)
+            start, within = number, []
+        else:
+            within.append(shared)
+    return found
+
+
+def goes_on(subject: Subject, batch: Batch, logits: Callable[[Batch], Tensor]) -> bool:
+    """Whether a model goes on from the first tokens of a batch as if it had read them again: tried once by length."""
+    assert batch.common is not None
+    sizes = (batch.common.count.bit_length(), batch.mask.shape[1].bit_length())
+
+    def try_it() -> bool:
+        try:
+            return _close(logits(replace(batch, common=None)), logits(batch))
+        except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError):
+            return False  # the model keeps no cache, or one of another kind
+
+    return subject.discovery(batch).remember(("goes on", *sizes), try_it)
+
+
 # ---- batches ---------------------------------------------------------------------------------------------------------
 
 
@@ -191,7 +260,7 @@ def _together(subject: Subject, inputs: Sequence[Input], first: int, other: int)
 def _sharing(subject: Subject, rows: Sequence[Input], seed: int) -> Batch:
     """Rows as a batch that knows the sequences they are beginnings of."""
     batch = subject.batch(rows, seed, side="right")
-    of, longest = torch.zeros(len(rows), dtype=torch.long), []
+    of, longest = torch.zeros(len(rows), dtype=torch.long), list[int]()
     for own in beginnings(rows):
         of[own] = len(longest)
         longest.append(own[0])

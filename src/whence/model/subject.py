@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from whence.core.inputs import Input
 from whence.core.tasks import TASKS
 from whence.model import batching, encoding
-from whence.model.batching import Batch, buckets, collate, cut, kind_of
+from whence.model.batching import Batch, buckets, collate, cut, enough_tokens, kind_of
 from whence.model.closing import Change, WeightsEdit
 from whence.model.decoding import generated, start_token
 from whence.model.discovery import At, Discovery, Structure, find_layout, no_attention
@@ -251,9 +251,7 @@ class Subject:
     ) -> Iterator[tuple[list[int], Batch]]:
         """Batches, each with the numbers of its inputs; every input is in one batch."""
         side = self._padding_side(inputs)
-        # a CPU's time grows with the tokens, padding included; an accelerator's more with the number of passes
-        enough = 128 if self.device.type == "cpu" else 4096
-        for group in buckets(inputs, batch_size, exact=side is None, enough=enough):
+        for group in buckets(inputs, batch_size, exact=side is None, enough=enough_tokens(self.device)):
             yield group, self.batch([inputs[number] for number in group], seed)
 
     def batch(self, inputs: Sequence[Input], seed: int = 0, side: str | None = None) -> Batch:

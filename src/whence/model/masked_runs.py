@@ -242,7 +242,8 @@ class MaskedRuns:
             return
         if item.pieces is not None:  # its features are units, as sentences: the tokens of a unit are hidden together
             item, ask = unmerged(item), replace(ask, keep=ask.keep[:, item.units])
-        item = replace(item, special=added_by_model(item)) if ask.special else item
+        # A statement's own tokens, which are marked as special, stay: without them there is no such statement.
+        item = replace(item, special=added_by_model(item)) if ask.special and not item.answer else item
         if item.decides and "delete" in ways(self.subject, item, ask.mask).values():
             read = np.isin(np.arange(len(item.features)), tokens_read(item, target))
             item = replace(item, special=item.special | read)  # without the token there would be nothing to read
@@ -267,9 +268,9 @@ class MaskedRuns:
         groups: dict[Any, list[Key]] = {}
         for key, entry in waiting.items():
             shapes = tuple((name, array.shape) for name, array in entry.item.tensors.items())
-            groups.setdefault((entry.item.streams, shapes), []).append(key)
+            groups.setdefault((entry.item.streams, shapes, len(entry.item.answer)), []).append(key)
         tokens = CPU_TOKENS if self.subject.device.type == "cpu" else MAX_TOKENS
-        for (streams, _), keys in groups.items():
+        for (streams, *_), keys in groups.items():
             size = max(1, min(MAX_ROWS, tokens // len(streams)))
             for start in range(0, len(keys), size):
                 self._pass(keys[start : start + size], waiting, aims, logits)
@@ -332,6 +333,8 @@ class MaskedRuns:
 
 def _probability(target: Target) -> Target:
     """The probability of what a target names; any logit for a target that names no class."""
+    if target.of_statement:
+        return Target("statement_probability", 0)
     return Target("probability", target.index, of=target.of) if names_class(target) else Target("logit", 0)
 
 

@@ -29,7 +29,9 @@ def statement_rows(subject: Subject, item: Input, wanted: Any) -> list[Row]:
     if not subject.generates or not isinstance(wanted, str):
         return []
     spec = parsed(wanted, ("statement", "contrast"))
-    if spec is None or (spec.kind == "contrast" and not _of_answers(subject, spec)):
+    if spec is None or spec.kind not in ("statement", "contrast"):
+        return []
+    if spec.kind == "contrast" and not _of_answers(subject, spec):
         return []
     if spec.kind == "contrast":
         if item.generated:

@@ -114,6 +114,11 @@ class Target(Storable):
         """The target waits for a prediction to know its class or token."""
         return self.index is None and self.kind != "function" and not self.of_state
 
+    @property
+    def of_statement(self) -> bool:
+        """The target is a part of a generated text, or an answer against another."""
+        return self.kind.startswith("statement")
+
     def __str__(self) -> str:
         if self.kind == "function":
             return self.name
@@ -125,6 +130,11 @@ class Target(Storable):
                 "max": ", maximum",
             }
             return self.name + places.get(self.position, f" at token {self.position}")
+        if self.of_statement:
+            kind = {"statement_probability": "probability", "statement_log_odds": "log-odds"}.get(
+                self.kind, "log-probability"
+            )
+            return f"{kind} of {self.name!r}" + (f" minus that of {self.against_name!r}" if self.against_name else "")
         words = {"log_probability": "log-probability", "log_odds": "log-odds", "margin": "margin to the runner-up"}
         kind = words.get(self.kind, "logit" if self.kind == "contrast" else self.kind)
         forms = {"": f"{kind} of", "label": f"{kind} of", "output": "output", "span": f"{kind} of the answer"}
@@ -258,7 +268,7 @@ def unmerged(x: Input) -> Input:
 
 def _whole(x: Input, first: int, end: int) -> tuple[str, tuple[int, int]]:
     """The original text of the features first..end-1, without spaces around it, and its offsets."""
-    start, stop = int(x.offsets[first, 0]), int(x.offsets[end - 1, 1])
+    start, stop = int(x.offsets[first, 0]), int(x.offsets[first:end, 1].max())
     if end - first == 1 and x.words[first] < 0:
         return x.features[first], (start, stop)
     if start < 0 or x.parts[first] not in x.texts:

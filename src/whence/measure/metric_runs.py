@@ -83,6 +83,10 @@ def has_merged_words(subject: Subject, item: Input) -> bool:
 
 def _single(target: Any) -> Target:
     """The target, where there is exactly one."""
+    if isinstance(target, Target) and target.of_statement and target.against_name:
+        raise ValueError(
+            "an answer against another is two inputs of the model, and cannot be scored; score a statement"
+        )
     if not isinstance(target, Target):
         raise ValueError("the attribution has no single target; explain it with one")
     return target

@@ -105,6 +105,10 @@ def decompx(subject: Subject, batch: Batch, target: Aim, *, bias: Split = "absdo
     _check_one_stream(subject, batch)
     if target.states:
         raise ValueError("decompx divides logits, and the target reads a state inside the model; use lrp or a gradient")
+    if any(one.of_statement for one in target.targets):
+        raise ValueError(
+            "decompx divides logits, and a statement is log-probabilities of several; use lrp or a gradient"
+        )
     scores = torch.zeros(batch.mask.shape, dtype=subject.accumulation, device=batch.mask.device)
     classes = subject.trace(batch, target).logits.shape[-1]  # the pass also fixes a target that was left open
     for rows in _groups(batch, subject, 4, classes):

@@ -15,10 +15,11 @@ from whence.core.registry import Explained, Record
 from whence.core.results import Attribution
 from whence.methods.interventions import interventions, notes_of
 from whence.methods.sinks import marked, sinks_of
-from whence.model.batching import Batch, shown
+from whence.model.batching import Batch, cut, shown
 from whence.model.masked_runs import MaskedRuns
 from whence.model.pointing import pointed
 from whence.model.shared_rows import row_batches
+from whence.model.statements import statement_rows
 from whence.model.subject import Subject
 from whence.model.target_specs import of_generated
 from whence.model.targets import Aim
@@ -145,7 +146,10 @@ def rows_of(subject: Subject, items: list[Input], targets: list[Any]) -> Rows:
     """The rows of inputs, in order."""
     rows = Rows()
     for item, target in zip(items, targets, strict=True):
-        own = [(row, of_generated(subject, target, token)) for row, token in subject.rows(item)] or [(item, target)]
+        own = statement_rows(subject, item, target) or [
+            (row, of_generated(subject, target, token)) for row, token in subject.rows(item)
+        ]
+        own = own or [(item, target)]
         rows.places.append(list(range(len(rows.inputs), len(rows.inputs) + len(own))))
         rows.inputs += [row for row, _ in own]
         rows.targets += [target for _, target in own]
@@ -240,7 +244,40 @@ def of_example(value: Any, row: int) -> Any:
 def _joined(item: Input, rows: list[list[Attribution]]) -> list[Attribution]:
     """The attributions of one input, one per method, from those of its rows, [row][method]."""
     by_method = zip(*rows, strict=True)
+    if rows[0][0].input.answer:
+        return [own[0] if len(own) == 1 else _against(*own) for own in by_method]
     return [_stacked(item, list(own)) if item.generated else own[0] for own in by_method]
+
+
+def _against(one: Attribution, other: Attribution) -> Attribution:
+    """What speaks for one answer more than for another: the difference of their scores on the text before both."""
+    if one.base is None or other.base is None:
+        raise ValueError(
+            f"{one.method} has no signs, so its scores of two answers cannot be set against each other; use a method "
+            "that has, as leave_one_out, shap, lrp or integrated_gradients"
+        )
+    count = len(one.features) - len(one.input.answer)
+    item = one.input
+    tensors = {name: array[:count] for name, array in item.tensors.items()}
+    prefix = replace(cut(item, count, item.streams[:count], tensors), decides=(), answer=())
+    scores, output, base = (
+        a - b
+        for a, b in ((one.scores[:count], other.scores[:count]), (one.output, other.output), (one.base, other.base))
+    )
+    target = one.target if isinstance(one.target, Target) else one.target[0]
+    note = "the answers' own tokens are no features: what they were given is part of the residual"
+    return replace(
+        one,
+        scores=scores,
+        visible=one.visible[:count],
+        input=prefix,
+        target=replace(target, against=0, against_name=getattr(other.target, "name", "")),
+        output=output,
+        base=base,
+        residual=output - base - float(scores.sum()),
+        details={name: [one.details.get(name), other.details.get(name)] for name in one.details},
+        notes=(*dict.fromkeys((*one.notes, *other.notes)), note),
+    )
 
 
 def _stacked(item: Input, rows: list[Attribution]) -> Attribution:

@@ -100,13 +100,23 @@ class Batch:
 
         Where no token was named, it is the first one that is not special.
         """
-        mask = next(iter(self.streams.values()))
-        first = mask.to(torch.int).argmax(1).tolist()
+        # A statement is read at tokens of the last stream, which numbers of features count after the others.
+        name = list(self.streams)[-1 if self.inputs[0].answer else 0]
+        mask, before = self.streams[name], self.inputs[0].streams.index(name)
+        first = (mask.to(torch.int).argmax(1) - before).tolist()
         places = [item.decides or (int(np.argmin(item.special)),) for item in self.inputs]
         positions = torch.full((len(self), max(map(len, places))), -1)
         for row, (own, start) in enumerate(zip(places, first, strict=True)):
             positions[row, : len(own)] = torch.tensor([-1 if place < 0 else place + start for place in own])
         return positions.to(mask.device)
+
+    @property
+    def answers(self) -> Tensor:
+        """The token ids whose log-probabilities are read at `decides`, (batch, place); 0 where there is none."""
+        ids = torch.zeros((len(self), max(len(item.decides) for item in self.inputs)), dtype=torch.long)
+        for row, item in enumerate(self.inputs):
+            ids[row, : len(item.answer)] = torch.tensor(item.answer)
+        return ids.to(self.mask.device)
 
     def span(self, stream: str) -> slice:
         """Where a stream lies on the feature axis."""

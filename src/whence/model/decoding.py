@@ -152,7 +152,7 @@ def generated(
         ids, note = greedy(forward, batch([item]).tensors, start, {end}, wanted, decode, progress=progress)
         item = replace(item, notes=(*item.notes, note)) if note else item
         return encoding.with_output(item, np.asarray(ids), processor, start)
-    item = _open(item)
+    item = without_closing(item)
     room = None if most is None else most - len(item.features)
     if room is not None and room < 1:
         raise ValueError("the input fills all tokens that the model takes, so nothing can be generated; shorten it")
@@ -166,7 +166,7 @@ def generated(
     return encoding.with_continuation(replace(item, notes=notes), ids, processor, part)
 
 
-def _open(item: Input) -> Input:
+def without_closing(item: Input) -> Input:
     """A prompt without the special tokens that close it, since it goes on; those of a chat template stay."""
     last = int(np.flatnonzero(~item.special).max(initial=-1)) + 1
     if "prompt" not in item.texts or last == len(item.features):

@@ -151,7 +151,7 @@ class Discovery:
     def deciding_tokens(self, batch: Batch, stream: str) -> Tensor | None:
         """The tokens of a stream that the output reads, (batch, token) bool; None where they follow no simple rule."""
         mask = batch.mask if stream == "*" else batch.streams.get(stream)
-        if mask is not None and all(len(item.decides) == 1 for item in batch.inputs):
+        if mask is not None and all(len(item.decides) == 1 and not item.answer for item in batch.inputs):
             return torch.nn.functional.one_hot(batch.decides[:, 0], mask.shape[1]).bool()
         rule = self._reading_rules.get(stream)
         if rule is None or mask is None:

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from whence.core import stopping
 from whence.core.wording import first_sentence
 from whence.model.batching import Batch, Common
+from whence.model.precision import wide
 from whence.model.self_changes import SelfChanges
 from whence.model.watching import Site, hooked, states_at
 
@@ -101,7 +102,8 @@ class Forward:
         """The logits that the model decides by: (batch, class).
 
         For generated text those at the last real position, or at `batch.read_at`; of a model that decides at single
-        tokens, those at the tokens that `batch.decides` names, one after the other.
+        tokens, those at the tokens that `batch.decides` names, one after the other. Of a statement, the log-probabilities
+        of its tokens.
         """
         logits = self.logits(outputs)
         if logits.ndim != 3 and (self._generates or self._reads):
@@ -111,6 +113,8 @@ class Forward:
             )
         if logits.ndim == 3 and self._reads:
             return _at_tokens(logits, batch.decides)
+        if logits.ndim == 3 and self._generates and batch.inputs[0].answer:
+            return _of_answers(logits, batch.decides, batch.answers)
         if logits.ndim == 3 and self._generates:
             last = torch.arange(len(batch), device=logits.device), batch.last_tokens(list(batch.streams)[-1])
             return logits[batch.read_at or last]
@@ -193,6 +197,13 @@ def _at_tokens(logits: Tensor, places: Tensor) -> Tensor:
     if bool((places < 0).any()):
         rows = torch.where((places < 0)[..., None], torch.full_like(rows, GONE), rows)
     return rows.flatten(1)
+
+
+def _of_answers(logits: Tensor, places: Tensor, ids: Tensor) -> Tensor:
+    """The log-probabilities of given tokens, each read at a place: (batch, place); 0 where there is no place."""
+    examples = torch.arange(len(logits), device=logits.device)[:, None]
+    rows = wide(logits[examples, places.clamp(min=0)]).log_softmax(-1)  # (batch, place, token)
+    return rows.gather(-1, ids[..., None])[..., 0].masked_fill(places < 0, 0.0)
 
 
 class PatchesInOrder(TorchFunctionMode):

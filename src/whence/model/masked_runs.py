@@ -245,7 +245,8 @@ class MaskedRuns:
             return
         if item.pieces is not None:  # its features are units, as sentences: the tokens of a unit are hidden together
             item, ask = unmerged(item), replace(ask, keep=ask.keep[:, item.units])
-        item = replace(item, special=added_by_model(item)) if ask.special else item
+        # A statement's own tokens, which are marked as special, stay: without them there is no such statement.
+        item = replace(item, special=added_by_model(item)) if ask.special and not item.answer else item
         if item.decides and "delete" in ways(self.subject, item, ask.mask).values():
             read = np.isin(np.arange(len(item.features)), tokens_read(item, target))
             item = replace(item, special=item.special | read)  # without the token there would be nothing to read
@@ -274,9 +275,9 @@ class MaskedRuns:
         for own in self._sequences(waiting, aims):
             item = waiting[own[0]].item
             shapes = tuple((name, array.shape) for name, array in item.tensors.items())
-            groups.setdefault((item.streams, shapes), []).append(own)
+            groups.setdefault((item.streams, shapes, len(item.answer)), []).append(own)
         tokens = CPU_TOKENS if self.subject.device.type == "cpu" else MAX_TOKENS
-        for (streams, _), sequences in groups.items():
+        for (streams, *_), sequences in groups.items():
             size, cache = max(1, min(MAX_ROWS, tokens // len(streams))), PrefixCache()
             changes = beginning_changes(self.subject, [waiting[own[0]].item for own in sequences], size)
             for part in _cut(sequences, size, changes):
@@ -392,6 +393,8 @@ def _cut(sequences: list[list[Key]], size: int, changes: Sequence[int]) -> Itera
 
 def _probability(target: Target) -> Target:
     """The probability of what a target names; any logit for a target that names no class."""
+    if target.of_statement:
+        return Target("statement_probability", 0)
     return Target("probability", target.index, of=target.of) if names_class(target) else Target("logit", 0)
 
 

@@ -295,6 +295,7 @@ class Subject:
     def _discovery(self, item: Input) -> Discovery:
         kind = kind_of(item)
         if kind not in self._discoveries:
+            item = replace(item, decides=(), answer=()) if item.answer else item  # facts hold for any target
             discovery = Discovery(self._forward, item, self._collate, name=self.name, embedding=self._embedding)
             self._discoveries[kind] = discovery
         return self._discoveries[kind]

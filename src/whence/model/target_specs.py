@@ -16,7 +16,8 @@ from whence.core.wording import shown, suggest
 from whence.model.places import ANSWERS, answer_named, first_pieces, masks, placed, span_number, token_named, words
 from whence.model.targets import FORMULAS, Function
 
-KINDS = tuple(FORMULAS)  # of a class or token
+STATEMENT_KINDS = ("statement", "statement_probability", "statement_log_odds")  # of a part of a generated text
+KINDS = tuple(kind for kind in FORMULAS if kind not in STATEMENT_KINDS)  # of a class or token
 MAX_LETTERS = 1_000  # of a written target; no label or token is as long
 STATE_KINDS = ("neuron", "channel", "direction", "head")
 
@@ -59,10 +60,19 @@ def resolve(wanted: Any, subject: Namer, item: Input | None = None) -> Target | 
     if isinstance(wanted, str) and len(wanted) > MAX_LETTERS:
         raise ValueError(f"a target has at most {MAX_LETTERS:,} letters, and {shown(wanted)} came")
     # kinds come before tokens: a vocabulary may hold "margin", and to some tokenizers any text is one unknown token
-    kinds = (*KINDS, *STATE_KINDS, *(ANSWERS if subject.reads == "span" else ()))
-    spec = None if wanted is None or wanted in (subject.labels or ()) else _parsed(wanted, kinds)
+    kinds = (
+        *KINDS,
+        *STATE_KINDS,
+        *(("statement",) if subject.generates else ()),
+        *(ANSWERS if subject.reads == "span" else ()),
+    )
+    spec = None if wanted is None or wanted in (subject.labels or ()) else parsed(wanted, kinds)
     if spec is None:
-        spec = _Spec(str(wanted), "logit", [] if wanted is None else [wanted], {})
+        spec = Spec(str(wanted), "logit", [] if wanted is None else [wanted], {})
+    if spec.kind == "statement":
+        raise ValueError(
+            "a statement is a part of a text that the model writes, and is explained by explain and compare alone"
+        )
     if spec.kind in STATE_KINDS:
         return _state_target(spec)
     _check_arguments(spec, subject)
@@ -76,7 +86,7 @@ def resolve(wanted: Any, subject: Namer, item: Input | None = None) -> Target | 
     return _of_output(target, subject, item) if subject.regression else target
 
 
-def _check_arguments(spec: _Spec, subject: Namer) -> None:
+def _check_arguments(spec: Spec, subject: Namer) -> None:
     """An error for a kind of output that was given too many arguments, or ones that the model has no use for."""
     one, two = ("answer", "answers") if subject.reads == "span" else ("class or token", "classes or tokens")
     if len(spec.arguments) != 2 if spec.kind == "contrast" else len(spec.arguments) > 1:
@@ -92,7 +102,7 @@ def _check_arguments(spec: _Spec, subject: Namer) -> None:
         raise ValueError(f"the target {spec.kind}(...) takes {takes}, and {spec.text!r} has {keyword}=")
 
 
-def _at_token(target: Target, spec: _Spec, subject: Namer, item: Input) -> Target:
+def _at_token(target: Target, spec: Spec, subject: Namer, item: Input) -> Target:
     """A label, or a word of the vocabulary, at one token; without one where the likeliest is looked for later."""
     at = spec.keywords.get("at")
     if at is not None:
@@ -122,7 +132,7 @@ def _mask_text(subject: Namer) -> str:
     return "the tokenizer's mask token" if number is None else subject.name_of(number)
 
 
-def _answer_target(spec: _Spec, item: Input | None) -> Target:
+def _answer_target(spec: Spec, item: Input | None) -> Target:
     """`start('Paris')`, `end('Paris')`, `span('Paris')`; other kinds are of the span unless `of=` says otherwise."""
     of = spec.kind if spec.kind in ANSWERS else spec.keywords.get("of", "span")
     if of not in ANSWERS or (spec.kind in ANSWERS and "of" in spec.keywords):
@@ -172,7 +182,7 @@ def _of_output(target: Target, subject: Namer, item: Input | None) -> Target:
 
 def _check_target(target: Target) -> None:
     """An error for a Target that was put together by hand and cannot be computed."""
-    if target.kind not in (*KINDS, *STATE_KINDS):
+    if target.kind not in (*KINDS, *STATE_KINDS, *STATEMENT_KINDS):
         raise ValueError(f"unknown kind of target {shown(target.kind)}; {suggest(target.kind, (*KINDS, *STATE_KINDS))}")
     for name in ("index", "against"):
         number = getattr(target, name)
@@ -208,7 +218,7 @@ def _check_fits(target: Target, subject: Namer, item: Input | None) -> None:
         raise ValueError(f"a target of {subject.name} is of {wanted}, and Target.of is {shown(target.of)}")
 
 
-def _state_target(spec: _Spec) -> Target:
+def _state_target(spec: Spec) -> Target:
     """`neuron('MODULE', 17, at='mean')`, `channel('MODULE', 17)`, `direction('MODULE', 'vector.npy')`, `head(3, 2)`."""
     entry = "the file of a vector (.npy)" if spec.kind == "direction" else "a number"
     place = "BLOCK" if spec.kind == "head" else "'MODULE'"
@@ -307,7 +317,7 @@ def _unknown_target(wanted: Any, subject: Namer) -> ValueError:
     return ValueError(f"the target {shown(wanted)} is not a label of {subject.name}; its labels are {labels}{hint}")
 
 
-class _Spec(NamedTuple):
+class Spec(NamedTuple):
     """A written target, as `"contrast('positive', 'negative')"`, split into its kind and arguments."""
 
     text: str
@@ -316,15 +326,15 @@ class _Spec(NamedTuple):
     keywords: dict[str, Any]
 
 
-def _parsed(text: Any, kinds: tuple[str, ...]) -> _Spec | None:
+def parsed(text: Any, kinds: tuple[str, ...]) -> Spec | None:
     """The kind and arguments of a written target; None for a text that names no kind."""
     written = str(text)
     if written in kinds and written not in STATE_KINDS:
-        return _Spec(written, written, [], {})
+        return Spec(written, written, [], {})
     if short := re.fullmatch(r"mlp:(-?\d+):(\d+)", written):
-        return _Spec(written, "neuron", [f"mlp:{short[1]}", int(short[2])], {})
+        return Spec(written, "neuron", [f"mlp:{short[1]}", int(short[2])], {})
     if short := re.fullmatch(r"head:(-?\d+):(\d+)", written):
-        return _Spec(written, "head", [int(short[1]), int(short[2])], {})
+        return Spec(written, "head", [int(short[1]), int(short[2])], {})
     tree = expression(written.strip())
     if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
         return None
@@ -332,6 +342,6 @@ def _parsed(text: Any, kinds: tuple[str, ...]) -> _Spec | None:
         return None
     try:
         keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in tree.keywords}
-        return _Spec(written, tree.func.id, [ast.literal_eval(argument) for argument in tree.args], keywords)
+        return Spec(written, tree.func.id, [ast.literal_eval(argument) for argument in tree.args], keywords)
     except (ValueError, RecursionError):
         raise ValueError(f"cannot read the target {text!r}; put labels in quotes: {tree.func.id}('label')") from None

@@ -51,6 +51,22 @@ def contrast(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
     return _entry(logits, index) - _entry(logits, against)
 
 
+def statement(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
+    """sum_t log p_t: the log-probability of a part of a generated text; here `logits` are those of its tokens."""
+    return logits.sum(-1)
+
+
+def statement_probability(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
+    """p = exp(sum_t log p_t)"""
+    return logits.sum(-1).exp()
+
+
+def statement_log_odds(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
+    """log p / (1 - p), as ContextCite explains an answer; p is kept below 1 by what its type can tell from 1."""
+    log_p = logits.sum(-1).clamp(max=-torch.finfo(logits.dtype).tiny)
+    return log_p - torch.log(-torch.expm1(log_p))
+
+
 def _entry(logits: Tensor, index: Tensor) -> Tensor:
     return logits.gather(-1, index[:, None])[:, 0]
 
@@ -59,7 +75,9 @@ def _other_logits(logits: Tensor, index: Tensor) -> Tensor:
     return logits.scatter(-1, index[:, None], float("-inf"))
 
 
-FORMULAS = {f.__name__: f for f in (logit, probability, log_probability, log_odds, margin, contrast)}
+_CLASS_FORMULAS = (logit, probability, log_probability, log_odds, margin, contrast)
+_STATEMENT_FORMULAS = (statement, statement_probability, statement_log_odds)
+FORMULAS = {f.__name__: f for f in (*_CLASS_FORMULAS, *_STATEMENT_FORMULAS)}
 _PROBABILITY_KINDS = ("probability", "log_probability", "log_odds")
 
 

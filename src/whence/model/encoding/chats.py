@@ -1,8 +1,8 @@
 """Messages of a chat to `Input`, by the chat template of the model's own tokenizer or processor.
 
 The template is given the messages and says which text the model reads. Tokens of a message belong to the part of the
-message's role, "user", or "user 1", "user 2" where there are several; tokens that the template added are special. A last
-message of the assistant is the text that is explained: the model reads what stands before it, and then the message.
+message's role, "user", or "user 1", "user 2" where there are several; tokens that the template added are special. A
+last message of the assistant is the text that is explained: the model reads what stands before it, then the message.
 """
 
 from __future__ import annotations

@@ -1,0 +1,178 @@
+"""Statements: a part of a generated text, explained as one: the sum of the log-probabilities of its tokens.
+
+The model reads the whole text up to the statement's end in one pass, and every token of the statement has its
+log-probability at the token before it. The statement's own tokens are part of the question, so they are never hidden.
+An answer may be explained against another one: log p(one) - log p(other), both after the same text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from whence.core.inputs import Input, Target
+from whence.core.wording import shown
+from whence.model import encoding
+from whence.model.batching import cut
+from whence.model.decoding import without_closing
+from whence.model.places import occurrences
+from whence.model.subject import Subject
+from whence.model.target_specs import STATEMENT_KINDS, Spec, parsed
+
+Row = tuple[Input, Target]
+
+
+def statement_rows(subject: Subject, item: Input, wanted: Any) -> list[Row]:
+    """The row of a statement that a target names, or the two rows of a contrast of answers; none for other targets."""
+    if not subject.generates or not isinstance(wanted, str):
+        return []
+    spec = parsed(wanted, ("statement", "contrast"))
+    if spec is None or spec.kind not in ("statement", "contrast"):
+        return []
+    if spec.kind == "contrast" and not _of_answers(subject, spec):
+        return []
+    if spec.kind == "contrast":
+        if item.generated:
+            raise ValueError(
+                f"{wanted!r} contrasts answers to a prompt, and a continuation came; leave it out, or write "
+                "\"statement('...', against='...')\" for a part of it"
+            )
+        return [_answered(subject, item, text) for text in spec.arguments]
+    if not item.generated:
+        raise ValueError(
+            "a statement is a part of a text that the model writes; give a continuation, an output or messages with an "
+            "answer, or max_tokens"
+        )
+    first, last = _tokens(item, spec)
+    kind = _kind(spec)
+    row = _row(item, first, last, kind)
+    against = spec.keywords.get("against")
+    if against is None:
+        return [row]
+    if kind != "statement":
+        raise ValueError(
+            f"a statement against another is a difference of log-probabilities; leave kind= out of {wanted!r}"
+        )
+    return [row, _other(subject, item, first, against)]
+
+
+def _of_answers(subject: Subject, spec: Spec) -> bool:
+    """Whether a contrast is of whole answers: of two texts, one of which is several tokens."""
+    texts = [text for text in spec.arguments if isinstance(text, str) and text]
+    return len(texts) == len(spec.arguments) == 2 and any(len(subject.pieces(text)) > 1 for text in texts)
+
+
+def _kind(spec: Spec) -> str:
+    """The kind of target: the log-probability of a statement, or what `kind=` names."""
+    if unknown := spec.keywords.keys() - {"kind", "against", "tokens", "characters", "at"}:
+        raise ValueError(
+            f"a statement takes kind=, against=, tokens=, characters= and at=, and {spec.text!r} has {min(unknown)}="
+        )
+    kind = spec.keywords.get("kind", "log_probability")
+    kinds = {"log_probability": "statement", "probability": "statement_probability", "log_odds": "statement_log_odds"}
+    if kind not in kinds:
+        raise ValueError(f"kind= of a statement is one of {', '.join(map(repr, kinds))}, not {shown(kind)}")
+    assert kinds[kind] in STATEMENT_KINDS
+    return kinds[kind]
+
+
+def _tokens(item: Input, spec: Spec) -> tuple[int, int]:
+    """The first and the last token of a statement."""
+    part = item.parts[next((i for i in item.generated if item.parts[i]), item.generated[0])]
+    own, places = item.generated, [name for name in ("tokens", "characters") if name in spec.keywords]
+    if len(spec.arguments) + len(places) > 1:
+        raise ValueError(
+            f"a statement is named once: by its text, tokens= or characters=, and {spec.text!r} does it again"
+        )
+    if not places and not spec.arguments:
+        return own[0], own[-1]
+    if spec.arguments:
+        text = spec.arguments[0]
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"a statement is named by its text, not by {shown(text)}")
+        found = [span for span in occurrences(item, text, part) if span[0] in own]
+        if (at := spec.keywords.get("at")) is not None:
+            found = [span for span in found if own.index(span[0]) == at]
+        if len(found) != 1:
+            numbers = " or ".join(f"at={own.index(first)}" for first, _ in found)
+            how = (
+                f"{len(found)} times; say at which of its tokens it starts: {numbers}"
+                if found
+                else "not as whole tokens"
+            )
+            raise ValueError(f"the statement {shown(text)} is in the {part}, {shown(item.texts.get(part, ''))}, {how}")
+        return found[0]
+    given = spec.keywords[places[0]]
+    whole = isinstance(given, (list, tuple)) and len(given) == 2 and all(type(n) is int for n in given)
+    if not whole or not 0 <= given[0] < given[1]:
+        raise ValueError(f"{places[0]}= are two numbers, the first and the one after the last, not {shown(given)}")
+    start, end = given
+    if places[0] == "tokens":
+        chosen = own[start:end]
+    else:
+        chosen = tuple(i for i in own if item.offsets[i, 0] < end and start < item.offsets[i, 1])
+    if not chosen or (places[0] == "tokens" and end > len(own)):
+        raise ValueError(f"{places[0]}={given} lies outside of the {part}, which has {len(own)} tokens")
+    return chosen[0], chosen[-1]
+
+
+def _row(item: Input, first: int, last: int, kind: str) -> Row:
+    """The input up to the last token of a statement, which knows that the statement is read, and its target."""
+    end, decoder = last + 1, "decoder_input_ids" in item.tensors
+    before = item.streams.index("target") if decoder else 0  # the tokens of the encoder
+    tensors = {
+        name: array[: end - before] if name.startswith("decoder") == decoder and array.ndim else array
+        for name, array in item.tensors.items()
+    }
+    row = cut(item, end, item.streams[:end] if decoder else ("text",) * end, tensors)
+    ids = tensors["decoder_input_ids" if decoder else "input_ids"]
+    special, units = row.special.copy(), None if row.units is None else row.units.copy()
+    special[first:] = True
+    if units is not None:
+        units[first:] = units[first - 1] + 1
+    row = replace(
+        row,
+        special=special,
+        units=units,
+        decides=tuple(range(first - 1, last)),
+        answer=tuple(int(id) for id in ids[first - before :]),
+    )
+    return row, Target(kind, index=0, name=_text(item, first, last))
+
+
+def _text(item: Input, first: int, last: int) -> str:
+    """What a statement says."""
+    start, end = int(item.offsets[first, 0]), int(item.offsets[last, 1])
+    text = item.texts.get(item.parts[first], "")[start:end] if 0 <= start < end else ""
+    return text.strip() or "".join(item.features[first : last + 1]).strip()
+
+
+# ---- answers against each other --------------------------------------------------------------------------------------
+
+
+def _answered(subject: Subject, item: Input, text: str) -> Row:
+    """A prompt and a whole answer to it."""
+    if subject.task != "causal-lm":
+        raise ValueError("answers are contrasted after a prompt; of an encoder-decoder, give an output and a statement")
+    bare = replace(without_closing(item), units=None)
+    ids = [id for id, _ in subject.pieces(text)]
+    with_answer = encoding.with_continuation(bare, ids, subject.processor, "answer")
+    count = len(bare.features)
+    if item.units is not None:
+        numbers = item.units[:count]
+        with_answer = replace(with_answer, units=np.append(numbers, np.full(len(ids), numbers[-1] + 1)))
+    row, target = _row(with_answer, count, count + len(ids) - 1, "statement")
+    return row, replace(target, name=text.strip())
+
+
+def _other(subject: Subject, item: Input, first: int, text: Any) -> Row:
+    """What stands before a statement, and another text in the statement's place."""
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"against= is another text in the statement's place, not {shown(text)}")
+    if "decoder_input_ids" in item.tensors:
+        raise ValueError("against= is of causal models; of an encoder-decoder, compare the statements of two outputs")
+    leading = " " if item.features[first].startswith(" ") and not text.startswith(" ") else ""
+    prefix = cut(item, first, ("text",) * first, {name: array[:first] for name, array in item.tensors.items()})
+    return _answered(subject, prefix, leading + text)

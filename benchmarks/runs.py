@@ -63,7 +63,7 @@ def throughput(data: Path, folder: Path, known: Known) -> Known:
     subject, texts = whence.load("sst2"), sentences(data)
     whence.explain(subject, texts[0], method="gae")  # the model is known from here on
     found: Known = {}
-    for method, count, rounds in (("gae", SENTENCES, 2), ("lrp", 200, 1), ("leave_one_out", 50, 1)):
+    for method, count, rounds in (("gae", SENTENCES, 2), ("lrp", 100, 1), ("leave_one_out", 20, 1)):
         ratios, rates, differences = [], [], []
         for number in range(rounds):
             plan = whence.Plan(subject, texts[:count], [method], folder=folder / f"throughput-{method}-{number}")
@@ -83,7 +83,7 @@ def throughput(data: Path, folder: Path, known: Known) -> Known:
 
 def scaling(data: Path, folder: Path, known: Known) -> Known:
     """What a second worker gains: on Ray, as a process of ours, and as two runs that know nothing of each other."""
-    file, texts = folder / "sentences.jsonl", sentences(data, 400)
+    file, texts = folder / "sentences.jsonl", sentences(data, 160)
     _write(file, texts)
     halves = [folder / f"half-{number}.jsonl" for number in (0, 1)]
     for number, half in enumerate(halves):
@@ -126,7 +126,7 @@ def _command(data: Path, out: Path, *more: str, method: str = "gae", model: str 
     line = [sys.executable, "-m", "whence", "run", str(data), "--model", model, "--method", method, "--threads", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (out.parent / f"{out.name}.log").open("wb") as log:
-        whole = [*line, "--chunk", "16", "--out", str(out), *more]
+        whole = [*line, "--chunk", "8", "--out", str(out), *more]
         return subprocess.Popen(whole, stdout=log, stderr=log, env=environment)
 
 
@@ -217,13 +217,13 @@ def costs(data: Path, folder: Path, known: Known) -> Known:
     found: Known = {}
     for method in METHODS:
         points = []
-        for length in (8, 24, 64) if method == "leave_one_out" else (8, 24, 64, 200):
-            count = 4 if method in ("leave_one_out", "integrated_gradients") else 16
+        for length in (8, 24, 64):
+            count = 2 if method in ("leave_one_out", "integrated_gradients") else 8
             texts = [" ".join(words[7 * n : 7 * n + length]) for n in range(count)]
             plan = whence.Plan(subject, texts, [method], folder=folder)
             rows = list(stream(texts))
             run_chunk(plan, rows[:1], subject)
-            taken = [timed(lambda p=plan, r=rows: run_chunk(p, r, subject)) for _ in range(ROUNDS)]
+            taken = [timed(lambda p=plan, r=rows: run_chunk(p, r, subject)) for _ in range(2)]
             tokens = np.mean([len(row["features"]) for row in taken[0][2].table.to_pylist()])
             points.append((float(tokens), middle([one[1] for one in taken]) / count))
         lengths, seconds = np.array(points).T
@@ -295,8 +295,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/runs.json"), help="what is found; parts add to it")
     given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    # Ray gives its workers the priority of background work (nice 15), which would compare priorities on a busy machine.
-    os.environ.update(RAY_worker_niceness="0")
     folder = Path(tempfile.mkdtemp(prefix="whence-runs-"))
     try:
         for name in given.only or PARTS:

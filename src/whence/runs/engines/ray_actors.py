@@ -108,6 +108,7 @@ def _connect(ray: Any, processors: int, address: str | None) -> None:
     if address is None:
         paths = os.pathsep.join(path for path in sys.path if path)  # workers import what can be imported here
         settings |= {"num_cpus": processors, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        settings["_system_config"] = {"worker_niceness": 0}  # Ray's own default is that of background work
         settings["runtime_env"] = {"env_vars": {"PYTHONPATH": paths}}
     try:
         ray.init(address=address or "local", **settings)

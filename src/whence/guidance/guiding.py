@@ -17,7 +17,7 @@ from whence.core.wording import counted, shown
 from whence.guidance.lessons import Lesson, lessons_of, split
 from whence.guidance.measuring import ABOUT, Measured, between_seeds, measured, metric_names, registry_spec
 from whence.guidance.objective import Objective
-from whence.guidance.training import TASK, History, Schedule, steps_of, trained
+from whence.guidance.training import TASK, History, Schedule, quiet, steps_of, trained
 from whence.measure.datasets import assumptions
 from whence.measure.local_engine import progress_bar
 from whence.model.discovery import no_attention
@@ -117,19 +117,24 @@ def _arms(
     steps = steps_of(subject, lessons, settings.schedule)
     found = {"given": Arm([measured(subject, judged, settings.methods, 0, settings.explained)] * len(settings.seeds))}
     total = steps * len(wanted) * len(settings.seeds)
-    with _folder(settings.folder) as folder, progress_bar("training", total, settings.progress) as advance:
+    with (
+        _folder(settings.folder) as folder,
+        tempfile.TemporaryDirectory() as scratch,
+        progress_bar("training", total, settings.progress) as advance,
+    ):
         for arm, aims in wanted.items():
             found[arm] = Arm()
             for seed in settings.seeds:
-                place = folder / f"{'' if arm == 'guided' else f'{arm}-'}seed-{seed}"
+                place = (folder if arm == "guided" else Path(scratch)) / f"seed-{seed}"
                 model, history = trained(
                     subject, lessons, aims, settings.schedule, seed, place, checked=checked, advance=advance
                 )
                 advance(steps - history.steps)
                 found[arm].models.append(measured(model, judged, settings.methods, 0, settings.explained))
                 found[arm].histories.append(history)
-                if settings.folder is not None:
-                    saved(model, place)
+                if settings.folder is not None and arm == "guided":
+                    with quiet():
+                        saved(model, place)
     return found
 
 

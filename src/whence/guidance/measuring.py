@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy.spatial.distance import jensenshannon
+from scipy.special import entr
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -28,7 +28,7 @@ ABOUT = {
     "calibration error": f"the mean gap between confidence and accuracy, over {BINS} bins of confidence (ECE)",
     "heads alike in outputs": "the mean cosine of the outputs of two heads of a layer, over all pairs and tokens",
     "heads alike in positions": "the mean cosine of the attention rows of two heads of a layer, over all pairs and tokens",
-    "attention between seeds": "the Jensen-Shannon distance, in nats, of the attention of models of different seeds",
+    "attention between seeds": "the Jensen-Shannon divergence, in nats, of the attention of models of different seeds",
 }
 
 
@@ -128,12 +128,17 @@ def different_heads(seen: TrainingPass, of: Literal["outputs", "positions"]) -> 
     return torch.stack(values).mean(0)
 
 
+def divergence(p: np.ndarray, q: np.ndarray) -> float:
+    """The Jensen-Shannon divergence of two distributions, in nats: from 0 to ln 2."""
+    return max(0.0, float((entr((p + q) / 2) - (entr(p) + entr(q)) / 2).sum()))
+
+
 def between_seeds(models: Sequence[Measured]) -> np.ndarray:
     """The mean Jensen-Shannon divergence, in nats, of the attention of all pairs of models: (example,)."""
     pairs = list(combinations([model.attention for model in models], 2))
     return np.array(
         [
-            float(np.mean([jensenshannon(one[number], two[number]) ** 2 for one, two in pairs])) if pairs else np.nan
+            float(np.mean([divergence(one[number], two[number]) for one, two in pairs])) if pairs else np.nan
             for number in range(len(models[0].attention))
         ]
     )

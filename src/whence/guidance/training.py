@@ -89,7 +89,7 @@ def trained(
     if importlib.util.find_spec("accelerate") is None:
         raise ImportError("training needs accelerate, which is not installed; run: pip install whence[train]")
     copied = duplicate(subject)
-    with kept_random_states(), _quiet():
+    with kept_random_states(), quiet():
         trainer = _trainer(copied, subject, lessons, objective, schedule, seed, folder, checked, advance)
         started = time.process_time()
         trainer.train()
@@ -255,7 +255,7 @@ def logits_of(subject: Subject, lessons: Sequence[Lesson]) -> Tensor:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """A scope without the notices of transformers and accelerate on settings that are meant as they are."""
     from transformers.utils import logging as notices
 

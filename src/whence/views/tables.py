@@ -10,6 +10,7 @@ import numpy as np
 from whence.core import display
 from whence.core.audits import Audit
 from whence.core.display import Table
+from whence.core.guidances import Guidance
 from whence.core.maximisations import Maximisation
 from whence.core.name_audits import NameAudit
 from whence.core.picture_grids import PictureGrid
@@ -204,3 +205,17 @@ def verification(v: Verification) -> Table:
     """A row per result that was compared."""
     numbered = enumerate(v.differences.astype(float).tolist())
     return Table(("row", "difference", "within"), [(n, value, value <= v.tolerance) for n, value in numbered])
+
+
+@display.table.register(Guidance)
+def guidance(g: Guidance) -> Table:
+    """A row per measure, arm and seed; the last columns are the mean of the arm and the interval of the mean."""
+    columns = ("measure", "better", "arm", "seed", "value", "mean", "low", "high")
+    rows: list[tuple[Any, ...]] = []
+    for measure in g.measures:
+        for place, arm in enumerate(g.arms):
+            low, high = g.interval(measure.name, arm) or (float("nan"), float("nan"))
+            numbers = (g.mean(measure.name, arm), low, high)
+            seeds = zip(g.seeds, measure.values[place].tolist(), strict=True)
+            rows += [(measure.name, measure.better, arm, seed, value, *numbers) for seed, value in seeds]
+    return Table(columns, rows)

@@ -1,4 +1,4 @@
-"""Planted shortcuts are ranked first, words that decide together are not called shortcuts, and tests keep their level."""
+"""Planted shortcuts are ranked first, words that decide together are no shortcuts, and tests keep their level."""
 
 from __future__ import annotations
 

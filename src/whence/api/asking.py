@@ -110,6 +110,8 @@ def audit(
     rows: Rows | None = None,
     special: bool | None = None,
     reading: AttentionReading | None = None,
+    train: Data | None = None,
+    seeds: int | None = None,
     limit: int | None = None,
     seed: int = 0,
     truncate: bool = False,
@@ -124,14 +126,16 @@ def audit(
     turn, "all" at once, or numbers; heads "together", one by one ("each") or numbers; the rows of the "deciding" tokens
     or "all"; whether special tokens take part; `reading` "rollout" where weights are only read. Decisions are those
     that the model makes; labels tell which are right.
+    `train` are labelled examples for experiments that train copies of the model again (its last block and what follows
+    it, unless they say `fresh`), from so many `seeds`; where no experiment is named, these are run, too.
     `resume` names a file to which every few examples are added; a run that was stopped goes on from it.
     """
     check_call(subject, limit=limit, seed=seed, truncate=truncate, resume=resume, progress=progress)
     if experiments is not None:
         check_specs("experiments", experiments)
-    options = {"layers": layers, "heads": heads, "rows": rows, "special": special, "reading": reading}
+    options = {"layers": layers, "heads": heads, "rows": rows, "special": special, "reading": reading, "seeds": seeds}
     shared = {name: value for name, value in options.items() if value is not None}
-    settings: dict[str, Any] = {"limit": limit, "seed": seed, "truncate": truncate}
+    settings: dict[str, Any] = {"train": train, "limit": limit, "seed": seed, "truncate": truncate}
     return audited(subject, data, experiments, shared, resume=resume, progress=progress, **settings)
 
 
@@ -185,7 +189,7 @@ def audit_shortcuts(
     truncate: bool = False,
     progress: bool = False,
 ) -> ShortcutAudit:
-    """Which words act as shortcuts? Every word that stands in `least` texts, the most suspicious first: a ShortcutAudit.
+    """Which words act as shortcuts? All that stand in `least` texts, the most suspicious first: a ShortcutAudit.
 
     `method` attributes every text. A word that is the strongest of its texts more often than chance (exact, with Holm's
     correction) is a candidate, of which the first `candidates` are tried: hidden (by `mask`) in up to `contexts` of

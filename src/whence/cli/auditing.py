@@ -20,6 +20,7 @@ whence audit reviews.tsv --limit 100 --html audit.html
 whence audit reviews.tsv --experiment permutation --experiment "adversary(restarts=10)" --layers each
 whence audit reviews.tsv --names faker:en_US,tr_TR,yo_NG --target positive --html names.html
 whence audit reviews.tsv --shortcuts --html shortcuts.html
+whence audit reviews.tsv --train train.tsv --seeds 5 --experiment "seed_variance, trained_adversary"
 whence audit ./digits -m digits --experiment "removal(methods=['gae', 'lrp'])" --resume run.jsonl"""
 EXPERIMENT = "Names or name(option=value), commas between; may be repeated. whence experiments lists them."
 LAYERS = "What layers are read and edited: last, each (in turn), all (at once), or numbers as 3 or [0, 5]."
@@ -30,6 +31,7 @@ NAMES = (
 )
 SHORTCUTS = "Ask instead which words act as shortcuts: those that decide nearly alone, wherever they stand."
 FIND = "With --names: the names to exchange in the texts, commas between; default: those of the list, and {name}."
+TRAIN = "Labelled examples: run the experiments that train copies of the model again, too, and learn from these."
 METHOD = "With --names or --shortcuts: what gives the relevance."
 READING = "attention or rollout, where weights are only read."
 RESUME = "Keep what is done in this file, and go on from it."
@@ -51,6 +53,8 @@ def audit(
     shortcuts: Annotated[bool, typer.Option("--shortcuts", help=SHORTCUTS)] = False,
     method: Annotated[str | None, typer.Option("--method", help=METHOD)] = None,
     target: Annotated[str | None, typer.Option("--target", help="With --names: what is explained.")] = None,
+    train: Annotated[str | None, typer.Option("--train", metavar="FILE", help=TRAIN)] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", help="With --train: how often models are trained.")] = None,
     limit: Limit = None,
     resume: Annotated[Path | None, typer.Option("--resume", help=RESUME)] = None,
     save: Save = None,
@@ -65,8 +69,8 @@ def audit(
     check_folders(resume)
     named = data_of(data, "audit")
     subject = load(model, kind_of(named), device)
-    edits = {"experiment": experiment, "layers": layers, "heads": heads, "rows": rows, "reading": reading}
-    edits |= {"special": special, "resume": resume}
+    edits: dict[str, Any] = {"experiment": experiment, "layers": layers, "heads": heads, "rows": rows, "reading": reading}
+    edits |= {"special": special, "resume": resume, "train": train, "seeds": seeds}
     more: dict[str, Any] = {"seed": seed, "truncate": truncate}
     if shortcuts:
         _refuse("--shortcuts edits no attention", edits | {"names": names, "find": find, "target": target})
@@ -88,6 +92,8 @@ def audit(
         rows=rows,  # type: ignore[arg-type]
         special=special or None,
         reading=reading,  # type: ignore[arg-type]
+        train=train,
+        seeds=seeds,
         limit=limit,
         seed=seed,
         truncate=truncate,

@@ -72,7 +72,7 @@ def audit_shortcuts(subject: Subject, data: Any, settings: Settings) -> Shortcut
     rows = explaining.explained(subject, items, [(record, options)], [None] * len(items), how)
     lower = subject.pieces("A")[:1] == subject.pieces("a")[:1]
     texts = [
-        seen(row[0], lower, int(row[0].target.index), _label(subject, label, item))  # type: ignore[union-attr,arg-type]
+        seen(row[0], lower, int(row[0].target.index), _label(subject, label, item))  # type: ignore[arg-type]
         for row, label, item in zip(rows, labels, items, strict=True)
     ]
     count = max(len(subject.labels or ()), 1 + max(text.predicted for text in texts))
@@ -318,7 +318,8 @@ def _graded(words: list[WordEffect], chosen: Sequence[int], settings: Settings) 
         known = [number for number in chosen if not np.isnan(getattr(found[number], name))]
         corrected = holm(np.array([getattr(found[number], name) for number in known]))
         for number, p in zip(known, corrected, strict=True):
-            found[number] = replace(found[number], **{name: float(p)})
+            changed: Any = {name: float(p)}
+            found[number] = replace(found[number], **changed)
     tried = set(chosen)
     return [replace(own, grade=_grade(own, number in tried, settings)) for number, own in enumerate(found)]
 

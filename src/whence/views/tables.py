@@ -152,9 +152,11 @@ def name_audit(found: NameAudit) -> Table:
 def shortcut_audit(found: ShortcutAudit) -> Table:
     """A row per word, the most suspicious first."""
     attributed = {f"attributed: {name}": name for name in found.classes}
-    plain = ("word", "grade", "texts", "pulls", "strongest", "chance", "p", "corrected", "predicted")
-    plain += ("predicted_elsewhere", "exclusive_p", "labelled", "hidden", "flips", "contexts", "turned")
-    plain += ("turned_by_others", "turned_p", "contrary", "misled", "misled_elsewhere", "misled_p")
+    plain = (
+        *("word", "grade", "texts", "pulls", "strongest", "chance", "p", "corrected", "predicted"),
+        *("predicted_elsewhere", "exclusive_p", "labelled", "hidden", "flips", "contexts", "turned"),
+        *("turned_by_others", "turned_p", "contrary", "misled", "misled_elsewhere", "misled_p"),
+    )
     columns = (*plain, *attributed, "hidden low", "hidden high", "turned low", "turned high")
     rows = [
         (

@@ -24,6 +24,8 @@ METHODS = [
     "grad_sam(read='received')",
     "attention_x_gradient",
     "attention_x_gradient(read='query', positive=True)",
+    "lrp",
+    "attnlrp",
 ]
 
 
@@ -59,6 +61,13 @@ def test_the_same_scores(name: str, method: str, monkeypatch: pytest.MonkeyPatch
     kept, again = both_ways(monkeypatch, s, family(name).inputs[:3], method)
     assert folds(s)
     assert far(kept, again) <= 1e-5  # the fused and the eager path differ by rounding
+
+
+@pytest.mark.parametrize("method", ["attention_x_gradient(read='query')", "lrp(rules='ln')", "lrp(epsilon=0.1)"])
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_the_same_scores_under_other_options(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, again = both_ways(monkeypatch, wrapped(name), family(name).inputs[:3], method)
+    assert far(kept, again) <= 1e-5
 
 
 @pytest.mark.parametrize("name", ["bert", "albert"])

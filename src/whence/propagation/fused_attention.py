@@ -116,6 +116,19 @@ class Attended:
                 gradient = None if d_o is None else _product(d_o[:, :, rows], value[:, :, keys])
                 yield Tile(own, rows, keys, weights, gradient)
 
+    def to_values(self, d_out: Tensor) -> Tensor:
+        """The gradient of the values under weights that are held: A^T times that of the output."""
+        wide = accumulation(d_out.dtype)
+        gradient, shared = torch.zeros_like(self.value, dtype=wide), self.query.shape[1] // self.key.shape[1]
+        for tile in self.tiles((d_out != 0).any(-1).any(1).any(0), None):
+            heads = slice(tile.heads.start // shared, tile.heads.stop // shared)
+            weights = tile.weights.unflatten(1, (-1, shared)).flatten(
+                2, 3
+            )  # heads that share values, one after another
+            d_o = d_out[:, tile.heads, tile.rows].to(wide).unflatten(1, (-1, shared)).flatten(2, 3)
+            gradient[:, heads, tile.keys] += weights.transpose(2, 3) @ d_o
+        return gradient
+
     def _spans(self, needed: Tensor, matrices: int) -> list[tuple[slice, slice]]:
         """The queries of every tile that has a needed one, and the keys that some of these queries may see."""
         keys = self.key.shape[2]

@@ -164,7 +164,8 @@ def _of_batch(subject: Subject, batch: Batch) -> list[Found | None]:
         trace = subject.trace(batch, subject.aim([None] * len(batch)), needs, rules=watch)
     states = [_largest_entries(batch, trace.states[number]) for number in range(structure.depth)]
     share = watch.sinking / watch.heads.clamp(min=1)  # (batch, feature)
-    stacked = [torch.stack(layers, 1) for layers in (watch.received, watch.values, states or watch.values[:0])]
+    nothing = torch.zeros(len(batch), 0, batch.mask.shape[1], device=batch.mask.device)  # where no block was found
+    stacked = [torch.stack(one, 1) if one else nothing for one in (watch.received, watch.values, states)]
     found: list[Found | None] = []
     for row, real in enumerate(batch.mask):
         heads, (received, values, entries) = (

@@ -119,7 +119,7 @@ def model(layers: int = 30, *, sink: bool = True, longest: int = 2048) -> Any:
     )
     made = LlamaForCausalLM(config).eval()
     with torch.no_grad():
-        for name, weight in made.named_parameters():
+        for name, weight in made.state_dict().items():
             weight.fill_(1.0 if "norm" in name else 0.0)
         made.model.embed_tokens.weight.copy_(_embeddings())
         _note_word_before(made.model.layers[0])

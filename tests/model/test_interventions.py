@@ -315,6 +315,7 @@ def test_words_phrases_occurrences_numbers_and_characters_name_features() -> Non
         ([(0, 999)], "the text has"),
         (list(range(11)), "leaves no feature"),
         (7, "a list of at least one"),
+        ((0, 4), "a list of at least one"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_a_sentence(entry: Any, said: str) -> None:

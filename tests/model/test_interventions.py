@@ -160,6 +160,27 @@ def test_generated_text_is_explained_under_the_intervention_row_by_row(name: str
     assert any("decoded by the model without" in note for note in a.notes) == (name == "t5")
 
 
+def test_statements_and_answers_against_each_other_keep_the_value_without_it() -> None:
+    subject, prompt = subject_of("gpt2"), "the old man was singing"
+    for given, target in (
+        ({"prompt": prompt, "continuation": " in the garden"}, "statement()"),
+        (prompt, "contrast(' in the garden', ' with a ball')"),
+    ):
+        a = whence.explain(subject, given, "gradient_x_input", target, ignore="old")
+        plain = whence.explain(subject, given, "gradient_x_input", target)
+        assert a.intervention is not None and not a.intervention.predictions
+        assert a.intervention.without == pytest.approx(plain.output, abs=1e-4) != a.output
+        assert not a.scores[list(a.input.ignored)].any()
+
+
+def test_units_are_ignored_where_all_of_their_features_are() -> None:
+    a = whence.explain(subject_of("bert"), "a film . the film stopped", "gae", ignore=["film", "the"], level="sentence")
+    assert a.input.ignored == () and a.intervention is not None and a.intervention.ignored == ("film", "the", "film")
+    by_word = whence.explain(subject_of("bert"), "an unforgettable film", "gae", ignore=["unforgettable"], level="word")
+    assert [by_word.features[number] for number in by_word.input.ignored] == ["unforgettable"]
+    assert by_word.scores[list(by_word.input.ignored)] == 0
+
+
 def test_a_row_that_sees_nothing_else_is_zero() -> None:
     """The first token of a decoder sees itself alone: closed, it must not see the future instead."""
     maps = whence.attention_maps(subject_of("llama"), "the old man was singing", ignore=[0])
@@ -294,6 +315,7 @@ def test_words_phrases_occurrences_numbers_and_characters_name_features() -> Non
         ([(0, 999)], "the text has"),
         (list(range(11)), "leaves no feature"),
         (7, "a list of at least one"),
+        ((0, 4), "a list of at least one"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_a_sentence(entry: Any, said: str) -> None:

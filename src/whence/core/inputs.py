@@ -248,7 +248,7 @@ def merged(x: Input, starts: np.ndarray, level: str = "") -> Input:
         words=x.words[starts],
         generated=tuple(int(np.searchsorted(starts, i, side="right")) - 1 for i in x.generated),
         decides=tuple(int(np.searchsorted(starts, i, side="right")) - 1 for i in x.decides),
-        ignored=tuple(dict.fromkeys(int(np.searchsorted(starts, i, side="right")) - 1 for i in x.ignored)),
+        ignored=_wholly_ignored(x, starts),
     )
 
 
@@ -264,6 +264,13 @@ def unmerged(x: Input) -> Input:
     special = x.special[x.units] if x.units is not None else x.pieces.special
     shared: dict[str, Any] = {name: getattr(x, name) for name in ("raw", "tensors", "texts", "image", "level", "notes")}
     return replace(x.pieces, special=special, units=x.units if x.level else None, **shared)
+
+
+def _wholly_ignored(x: Input, starts: np.ndarray) -> tuple[int, ...]:
+    """The numbers of the words or sentences all of whose features are ignored."""
+    ends, gone = [*starts[1:], len(x.features)], set(x.ignored)
+    spans = enumerate(zip(starts, ends, strict=True))
+    return tuple(number for number, (first, end) in spans if gone and gone.issuperset(range(first, end)))
 
 
 def _whole(x: Input, first: int, end: int) -> tuple[str, tuple[int, int]]:

@@ -51,15 +51,10 @@ class Intervention(Storable):
 def ignored_words(item: Input) -> tuple[str, ...]:
     """The words, patches and tokens that an input ignores, by name; pieces of a word that go together as one."""
     starts = word_starts(item)
-    whole = merged(item, starts)
-    ends = [*starts[1:], len(item.features)]
-    names = []
-    for number in whole.ignored:
-        members = range(starts[number], ends[number])
-        if all(member in item.ignored for member in members):
-            names.append(whole.features[number])
-        else:
-            names += [item.features[member] for member in members if member in item.ignored]
+    whole, ends, names = merged(item, starts), [*starts[1:], len(item.features)], list[str]()
+    for number, (first, end) in enumerate(zip(starts, ends, strict=True)):
+        pieces = [item.features[member] for member in range(first, end) if member in item.ignored]
+        names += [whole.features[number]] if number in whole.ignored else pieces
     return tuple(name.strip() or name for name in names)
 
 

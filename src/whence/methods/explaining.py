@@ -13,7 +13,7 @@ from whence.core.inputs import Input, Target
 from whence.core.interventions import Intervention, joined
 from whence.core.registry import Explained, Record
 from whence.core.results import Attribution
-from whence.methods.interventions import interventions, notes_of
+from whence.methods.interventions import interventions, notes_of, set_against
 from whence.methods.sinks import marked, sinks_of
 from whence.model.batching import Batch, cut, shown
 from whence.model.masked_runs import MaskedRuns
@@ -270,6 +270,7 @@ def _against(one: Attribution, other: Attribution) -> Attribution:
         one,
         scores=scores,
         visible=one.visible[:count],
+        sinks=one.sinks[:count],
         input=prefix,
         target=replace(target, against=0, against_name=getattr(other.target, "name", "")),
         output=output,
@@ -277,6 +278,7 @@ def _against(one: Attribution, other: Attribution) -> Attribution:
         residual=output - base - float(scores.sum()),
         details={name: [one.details.get(name), other.details.get(name)] for name in one.details},
         notes=(*dict.fromkeys((*one.notes, *other.notes)), note),
+        intervention=set_against(one, other),
     )
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.core.inputs import Input
 from whence.core.interventions import LIKELIEST, Intervention, Prediction, ignored_words
+from whence.core.results import Attribution
 from whence.model.batching import Batch
 from whence.model.interventions import closed_tokens, described, without
 from whence.model.subject import Subject
@@ -32,20 +34,26 @@ def interventions(subject: Subject, batch: Batch, aim: Aim) -> list[Intervention
     under = subject.logits(batch)
     edit = described(subject).get("edit", "")
     return [
-        Intervention(
-            ignored_words(item), values[row], _predictions(subject, logits[row].double(), under[row].double()), edit
-        )
+        Intervention(ignored_words(item), values[row], _predictions(subject, item, logits[row], under[row]), edit)
         if item.ignored or edit
         else None
         for row, item in enumerate(batch.inputs)
     ]
 
 
-def _predictions(subject: Subject, plain: Tensor, under: Tensor) -> tuple[tuple[Prediction, ...], ...]:
+def set_against(one: Attribution, other: Attribution) -> Intervention | None:
+    """The intervention of an answer that is set against another one: f(x) without it is the difference of both."""
+    if one.intervention is None or other.intervention is None:
+        return None
+    return replace(one.intervention, without=one.intervention.without - other.intervention.without)
+
+
+def _predictions(subject: Subject, item: Input, plain: Tensor, under: Tensor) -> tuple[tuple[Prediction, ...], ...]:
     """The likeliest classes or tokens of either decision; none where a decision is no choice between classes."""
-    if subject.reads == "span" or subject.regression or len(plain) < 2:
+    if subject.reads == "span" or subject.regression or item.answer or len(plain) < 2:
         return ()
-    shares = [one.sigmoid() if subject.multi_label else one.softmax(-1) for one in (plain, under)]
+    both = (plain.double(), under.double())
+    shares = [one.sigmoid() if subject.multi_label else one.softmax(-1) for one in both]
     top = [index for one in shares for index in one.argsort(descending=True, stable=True)[:LIKELIEST].tolist()]
     found = (Prediction(subject.name_of(i), float(shares[0][i]), float(shares[1][i])) for i in dict.fromkeys(top))
     return (tuple(sorted(found, key=lambda one: -one.without)),)

@@ -127,7 +127,7 @@ def noted(item: Input, missing: Sequence[Any]) -> Input:
 def entries_of(ignore: Any) -> list[Any]:
     """What `ignore` names, entry by entry, each of a form that can be read."""
     single = isinstance(ignore, (str, Mapping))
-    if not single and (not isinstance(ignore, (list, tuple)) or not ignore):
+    if not single and (not isinstance(ignore, list) or not ignore):  # a tuple might be two features, or a span
         raise ValueError(f"ignore is a list of at least one entry, each {FORMS}, not {shown(ignore)}")
     entries = [ignore] if single else list(ignore)
     for entry in entries:

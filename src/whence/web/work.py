@@ -93,7 +93,7 @@ class Desk:
         if asked.ignore:
             from whence.model.interventions import ignoring
 
-            [item] = ignoring([item], asked.ignore)
+            [item] = ignoring([item], list(asked.ignore))
         job.about = {
             "words": words_of(plain),
             "ignored": list(ignored_words(item)),

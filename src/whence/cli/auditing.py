@@ -69,38 +69,20 @@ def audit(
     check_folders(resume)
     named = data_of(data, "audit")
     subject = load(model, kind_of(named), device)
-    edits: dict[str, Any] = {"experiment": experiment, "layers": layers, "heads": heads, "rows": rows, "reading": reading}
-    edits |= {"special": special, "resume": resume, "train": train, "seeds": seeds}
-    more: dict[str, Any] = {"seed": seed, "truncate": truncate}
+    edits: dict[str, Any] = {"layers": _choice(layers), "heads": _choice(heads), "rows": rows, "reading": reading}
+    edits |= {"special": special or None, "train": train, "seeds": seeds, "resume": resume}
+    more: dict[str, Any] = {"seed": seed, "truncate": truncate, "progress": True}
+    words = {"names": names, "find": find, "target": target}
     if shortcuts:
-        _refuse("--shortcuts edits no attention", edits | {"names": names, "find": find, "target": target})
-        more |= {"limit": limit or 1000, "method": method or "lrp", "progress": True}
-        give(whence.audit_shortcuts(subject, named, **more), files)
-        return
-    if names is not None:
-        _refuse("--names exchanges names and edits no attention", edits)
-        more["limit"] = limit or 100
-        give(_of_names(subject, named, names, find, method, target, **more), files)
-        return
-    _refuse("without --names or --shortcuts no word is looked at", {"find": find, "method": method, "target": target})
-    found = whence.audit(
-        subject,
-        named,
-        specs_of(*experiment) if experiment else None,
-        layers=_choice(layers),
-        heads=_choice(heads),
-        rows=rows,  # type: ignore[arg-type]
-        special=special or None,
-        reading=reading,  # type: ignore[arg-type]
-        train=train,
-        seeds=seeds,
-        limit=limit,
-        seed=seed,
-        truncate=truncate,
-        resume=resume,
-        progress=True,
-    )
-    give(found, files)
+        _refuse("--shortcuts edits no attention", {"experiment": experiment, **edits, **words})
+        give(whence.audit_shortcuts(subject, named, method=method or "lrp", limit=limit or 1000, **more), files)
+    elif names is not None:
+        _refuse("--names exchanges names and edits no attention", {"experiment": experiment, **edits})
+        give(_of_names(subject, named, names, find, method, target, limit=limit or 100, **more), files)
+    else:
+        _refuse("without --names or --shortcuts no word is looked at", {**words, "method": method})
+        specs = specs_of(*experiment) if experiment else None
+        give(whence.audit(subject, named, specs, limit=limit, **edits, **more), files)
 
 
 def _of_names(
@@ -115,9 +97,7 @@ def _of_names(
     """The audit of names."""
     wanted = [part.strip() for part in find.split(",")] if find else None
     aimed = target_of(subject, target)
-    return whence.audit_names(
-        subject, data, names, target=aimed, method=method or "lrp", find=wanted, progress=True, **options
-    )
+    return whence.audit_names(subject, data, names, target=aimed, method=method or "lrp", find=wanted, **options)
 
 
 def _refuse(reason: str, given: dict[str, Any]) -> None:

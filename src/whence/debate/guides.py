@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from whence.debate.retraining import Example, Seen, padded
@@ -19,27 +19,32 @@ HIDDEN = 128  # width of the layer that every word goes through alone
 BATCH = 64
 
 
-class Guide(nn.Module):
+class Guide:
     """softmax(V sum_t a_t relu(W e_t)): every word goes alone through one layer, and weights a_t mix the results.
 
     The embeddings e_t start as the model's own and learn, too. Without given weights, a_t = softmax(v . tanh(U e_t)).
     """
 
     def __init__(self, embeddings: Tensor, classes: int, seed: int, own: bool) -> None:
-        super().__init__()
         generator = torch.Generator().manual_seed(seed)
 
-        def layer(width: int, out: int) -> nn.Parameter:
-            return nn.Parameter(torch.randn(width, out, generator=generator) / width**0.5)
+        def layer(width: int, out: int) -> Tensor:
+            return (torch.randn(width, out, generator=generator) / width**0.5).requires_grad_()
 
         # sizes of about 1, whatever the model's own are, so that one rate fits all
-        self.words = nn.Parameter(embeddings / embeddings.std().clamp(min=1e-12))
+        self.words = (embeddings / embeddings.std().clamp(min=1e-12)).requires_grad_()
         self.inner, self.outer = layer(embeddings.shape[1], HIDDEN), layer(HIDDEN, classes)
-        self.bias = nn.Parameter(torch.zeros(classes))
+        self.bias = torch.zeros(classes, requires_grad=True)
         self.query = layer(embeddings.shape[1], HIDDEN) if own else None
         self.score = layer(HIDDEN, 1) if own else None
 
-    def forward(self, ids: Tensor, free: Tensor, weights: Tensor | None) -> Tensor:
+    @property
+    def learned(self) -> list[Tensor]:
+        """All that learns."""
+        own = (self.words, self.inner, self.outer, self.bias, self.query, self.score)
+        return [tensor for tensor in own if tensor is not None]
+
+    def __call__(self, ids: Tensor, free: Tensor, weights: Tensor | None) -> Tensor:
         """Logits (example, class) of words (example, word), of which `free` ones count, by weights (example, word)."""
         embedded = self.words[ids]
         if self.query is not None and self.score is not None:
@@ -109,15 +114,15 @@ def guided(
         _weights(words, weights if isinstance(weights, str) or weights is None else weights[i])
         for i, words in enumerate((learned, asked))
     ]
-    optimizer = torch.optim.Adam(guide.parameters(), lr=rate)
+    optimizer = torch.optim.Adam(guide.learned, lr=rate)
     rng = np.random.default_rng([seed, 21])
     with torch.enable_grad():
         for _ in range(steps):
             chosen = torch.from_numpy(rng.integers(len(lessons), size=min(BATCH, len(lessons))))
             own = None if both[0] is None else both[0][chosen]
             loss = F.cross_entropy(guide(learned.ids[chosen], learned.free[chosen], own), learned.labels[chosen])
-            gradients = torch.autograd.grad(loss, list(guide.parameters()))
-            for parameter, gradient in zip(guide.parameters(), gradients, strict=True):
+            gradients = torch.autograd.grad(loss, guide.learned)
+            for parameter, gradient in zip(guide.learned, gradients, strict=True):
                 parameter.grad = gradient
             optimizer.step()
     with torch.no_grad():

@@ -189,6 +189,7 @@ def beginning_changes(subject: Subject, items: Sequence[Input], most: int) -> li
     for number in range(1, len(items)):
         width = len(keys[number][1]) // length
         shared = common_length(keys[number - 1][1], keys[number][1]) // width
+        shared = shared if shared >= LEAST else 0  # fewer tokens are not kept
         size = number - start
         apart = bool(within) and max(shared - min(within), max(within) - shared) > length / 8
         if size == most or (size >= least and apart):

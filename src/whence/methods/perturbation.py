@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from whence.core.geometry import on_grid
 from whence.core.inputs import Input
+from whence.core.levels import at_level
 from whence.core.registry import Explained, method
 from whence.core.specs import Between
 from whence.model.batching import Batch
@@ -20,16 +22,44 @@ from whence.model.targets import Aim
 
 
 @method(family="perturbation", paper="arXiv:1612.08220")
-def leave_one_out(subject: Subject, batch: Batch, target: Aim, *, mask: Way = "auto") -> Explained:
+def leave_one_out(
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    *,
+    mask: Way = "auto",
+    coarse: Literal["word", "sentence", "message", "document"] | None = None,
+    strongest: Annotated[int, Between(1, 10_000)] = 2,
+) -> Explained:
     """How far the target falls without a feature: f(x) - f(x without i).
 
     `mask`: how features are hidden. Tokens by "mask", "unknown", "pad", "delete" or "zero" (embedding), patches by
     "zero", "mean", "black" or "blur", regions by "zero", "mean" or "delete"; "auto" is the first of mask, unknown and
     pad that the tokenizer has and that does not end the text, else zero. `details["mask"]` says what was used. At a
-    level, as level="sentence", whole units are hidden. Special tokens stay.
+    level, as level="sentence", whole units are hidden. Special tokens stay. `coarse` goes from coarse to fine
+    (arXiv:2411.15102): each document, say, is hidden as a whole, and only what is in the `strongest` of them one by
+    one, exactly; the units of the others share their drop equally, and `details["exact"]` tells which are which.
     """
     numbers = [units(item) for item in batch.inputs]
-    return _occluded(subject, batch, target, mask, numbers, [np.eye(_count(n), dtype=bool) for n in numbers])
+    if coarse is None:
+        return _occluded(subject, batch, target, mask, numbers, [np.eye(_count(n), dtype=bool) for n in numbers])
+    groups = [_groups(item, n, coarse) for item, n in zip(batch.inputs, numbers, strict=True)]
+    by_group = _drops(subject, batch, target, mask, numbers, [_one_hot(group) for group in groups])
+    chosen = [
+        np.isin(g, np.argsort(-np.abs(d), kind="stable")[:strongest]) for g, d in zip(groups, by_group, strict=True)
+    ]
+    fine = [np.eye(_count(n), dtype=bool)[own] for n, own in zip(numbers, chosen, strict=True)]
+    by_unit = _drops(subject, batch, target, mask, numbers, fine)
+    scores, exact, asked = [], [], []
+    for number, group, drops, own, found in zip(numbers, groups, by_group, chosen, by_unit, strict=True):
+        values = drops[group] / np.bincount(group)[group] if len(group) else np.zeros(0)
+        values[own] = found
+        scores.append(shared(values, number))
+        exact.append(np.append(own | (np.bincount(group)[group] == 1), True)[number] if len(group) else number < 0)
+        asked.append(f"{int(own.sum())} of {len(own)} units were hidden one by one")
+    note = f"coarse to fine: {asked[0]}, those of the strongest {coarse}s; the others share the drop of their {coarse}"
+    details = {"mask": [ways(subject, i, mask) for i in batch.inputs], "exact": exact}
+    return Explained(placed(subject, batch, scores), details=details, notes=(note,))
 
 
 @method(family="perturbation", paper="arXiv:1311.2901")
@@ -103,14 +133,35 @@ def _occluded(
     subject: Subject, batch: Batch, target: Aim, mask: Way, numbers: list[np.ndarray], windows: list[np.ndarray]
 ) -> Explained:
     """Scores from the windows of every example, (window, unit) bool: True is hidden."""
+    scores = []
+    found = _drops(subject, batch, target, mask, numbers, windows)
+    for hidden, number, drops in zip(windows, numbers, found, strict=True):
+        scores.append(shared((drops / hidden.sum(1)) @ hidden / hidden.sum(0), number))
+    return Explained(placed(subject, batch, scores), details={"mask": [ways(subject, i, mask) for i in batch.inputs]})
+
+
+def _drops(
+    subject: Subject, batch: Batch, target: Aim, mask: Way, numbers: list[np.ndarray], windows: list[np.ndarray]
+) -> list[np.ndarray]:
+    """How far the target falls without each window of units, (window,) for every example."""
     # The input itself is run too, with the same rounding, so that a feature without effect scores exactly 0.
     keeps = [expanded(~np.pad(hidden, ((1, 0), (0, 0))), n) for hidden, n in zip(windows, numbers, strict=True)]
     values = engine_of(subject, batch).masked_values(batch, target, keeps, mask)
-    scores = []
-    for hidden, number, variant_values in zip(windows, numbers, values, strict=True):
-        drops = (variant_values[0] - variant_values[1:]) / hidden.sum(1)
-        scores.append(shared(drops @ hidden / hidden.sum(0), number))
-    return Explained(placed(subject, batch, scores), details={"mask": [ways(subject, i, mask) for i in batch.inputs]})
+    return [found[0] - found[1:] for found in values]
+
+
+def _groups(item: Input, numbers: np.ndarray, coarse: str) -> np.ndarray:
+    """The number of the group, as of the document, that each unit lies in: (unit,)."""
+    of_token = np.asarray(at_level(replace(item, units=None), coarse).units)
+    pairs = np.unique(np.stack([numbers, of_token])[:, numbers >= 0], axis=1)  # (unit, group), by unit
+    if len(np.unique(pairs[0])) < pairs.shape[1]:
+        raise ValueError(f"leave_one_out: a unit reaches over several {coarse}s; coarse= is coarser than the level")
+    return np.unique(pairs[1], return_inverse=True)[1]
+
+
+def _one_hot(groups: np.ndarray) -> np.ndarray:
+    """(group, unit) bool: the units of every group."""
+    return groups[None] == np.arange(_count(groups))[:, None]
 
 
 def _count(numbers: np.ndarray) -> int:

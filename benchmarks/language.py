@@ -5,6 +5,7 @@
     python benchmarks/language.py long --save out/language/long.json            the same model, 501 words
     python benchmarks/language.py --table out/language/*.json                   the tables, as Markdown
     python benchmarks/language.py --table out/language/*.json --against integrated_gradients    paired differences, p
+    python benchmarks/language.py --figure docs/sinks.png                       a prompt before and after each way out
 
 Two models whose deciding words are known: `recall`, which was trained, and that of `whence.testing.induction`, built by
 hand. What is explained is the token that the model predicts: its logit, and with "contrast" its logit minus
@@ -30,6 +31,7 @@ import whence
 from whence.core.statistics import bootstrap, sign_flips
 from whence.measure.metrics.plausibility import average_precision
 from whence.testing import induction
+from whence.views.figures.text_rows import Row, text_figure
 
 ONE_PASS = (
     "random", "attention", "attention(sinks='exclude')", "rollout", "rollout(sinks='exclude')", "rollout(sinks='stay')",
@@ -144,6 +146,38 @@ def versus(files: list[Path], against: str) -> str:
     return "\n".join(lines)
 
 
+def drawn(place: Path) -> None:
+    """One prompt of the model that was built by hand: every method as it was, its sink shown apart, and a way out."""
+    subject = induction.subject(30)
+    example = induction.examples(1, 7, words=17, pairs=3)[0]
+    other = next(value for value in induction.VALUES if value not in example.input.split())
+    contrast = f"contrast({example.label!r}, {other!r})"
+    ways = [
+        ("gae", "gae", contrast),
+        ("lrp", "lrp", contrast),
+        ("integrated_gradients", "integrated_gradients", contrast),
+    ]
+    for method in ("rollout", "globenc", "value_zeroing"):
+        ways += [(method, f"{method}(sinks='exclude')", None), (method, f"{method}(sinks='stay')", None)]
+    rows, seen = [], set()
+    for method, better, target in ways:
+        plain = whence.explain(subject, example.input, method)
+        sizes, everything = np.abs(plain.scores), list(range(len(plain.features)))
+        if method not in seen:
+            seen.add(method)
+            rows.append(Row(f"{method}, as it was", sizes, everything, float(sizes.max())))
+            apart = np.where(plain.sinks, 0.0, sizes)
+            rows.append(Row("... the sink shown apart", apart, everything, float(apart.max()), [0]))
+        after = np.abs(whence.explain(subject, example.input, better, target).scores)
+        name = "... as a contrast" if target else f"... {better.partition('(')[2][:-1]}"
+        rows.append(Row(name, after, everything, float(after.max())))
+    head = [
+        f"The model goes on with {example.label}. What decides: {' '.join(np.array(example.input.split())[example.truth])}."
+    ]
+    foot = ["the stronger the colour, the larger the size of the score, every row on its own scale; grey: the sink"]
+    text_figure(plain.input, rows, head, foot, 190).savefig(place, dpi=130)
+
+
 def main() -> None:
     """Measure, or print tables of what was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -153,9 +187,13 @@ def main() -> None:
     parser.add_argument("--save", type=Path)
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--against", metavar="METHOD")
+    parser.add_argument("--figure", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.table:
         print(versus(options.table, options.against) if options.against else table(options.table))
+        return
+    if options.figure:
+        drawn(options.figure)
         return
     if options.model is None:
         parser.error("name a model, or files with --table")

@@ -31,7 +31,7 @@ from whence.model.tap import Align, AttentionRecord
 
 MUCH, SMALL, HEADS = 0.3, 0.5, 1 / 3
 FEWEST_KEYS, FEWEST_QUERIES = 3, 3  # a query that sees fewer keys does not count; nor a token that fewer queries see
-LOOKED_AT = 256  # tokens of a text that runs from left to right: later ones change nothing about the first ones
+LOOKED_AT = 128  # tokens of a text that runs from left to right: later ones change nothing about the first ones
 
 Sinks = Literal["keep", "exclude", "stay"]
 

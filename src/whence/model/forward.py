@@ -102,8 +102,8 @@ class Forward:
         """The logits that the model decides by: (batch, class).
 
         For generated text those at the last real position, or at `batch.read_at`; of a model that decides at single
-        tokens, those at the tokens that `batch.decides` names, one after the other. Of a statement, the log-probabilities
-        of its tokens.
+        tokens, those at the tokens that `batch.decides` names, one after the other. Of a statement, the
+        log-probabilities of its tokens.
         """
         logits = self.logits(outputs)
         if logits.ndim != 3 and (self._generates or self._reads):

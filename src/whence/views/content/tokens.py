@@ -27,8 +27,8 @@ class Token:
     special: bool
     joined: bool  # no space stands before it
     newline: bool  # a line ends after it
-    ignored: bool = False  # attention to it was closed
-    sink: bool = False  # an attention sink: it has a score and no colour
+    ignored: bool  # attention to it was closed
+    sink: bool  # an attention sink: it has a score and no colour
     share: str = ""  # between -1 and 1; empty for none
     text: str = ""
     exact: str = ""
@@ -71,8 +71,8 @@ def texts(
             own = {} if scores is None else _of_score(float(scores[i]), scale, write)
             own |= {"share": ""} if apart(i) else {}
             shown = printable(name), NEWLINE if newline else written
-            kind = bool(x.special[i]), inside or not space, newline, i in x.ignored, apart(i)
-            tokens.append(Token(i, *shown, *kind, **own))
+            special, joined, ignored = bool(x.special[i]), inside or not space, i in x.ignored
+            tokens.append(Token(i, *shown, special, joined, newline, ignored, apart(i), **own))
             space = piece.space
         direction = "rtl" if passage.right_to_left else "ltr"
         found.append(Text(passage.name if several else "", direction, tokens))

@@ -81,7 +81,7 @@ def started(line: list[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)
 
 
-def disturbed(data: Path, folder: Path, engine: str, kills: int, seed: int, seconds: float = 240) -> Tally:
+def disturbed(data: Path, folder: Path, engine: str, kills: int, seed: int, seconds: float = 600) -> Tally:
     """A run of which `kills` processes are ended at random moments, until it finishes."""
     chance, tally, ends = random.Random(seed), Tally(engine), time.monotonic() + seconds
     line = command(data, folder, engine)

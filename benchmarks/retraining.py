@@ -5,7 +5,7 @@
     python benchmarks/retraining.py summary
 
 `babi` is the model of `python -m training babi` (out/models/babi) on bAbI task 1; `sst2` the embedded model on 8,000 of
-the phrases of SST-2 of at most ten words, audited on sentences of SST-2 dev. `shortcuts` looks for shortcuts of `sst2`
+the phrases of SST-2 of at most six words, audited on sentences of SST-2 dev. `shortcuts` looks for shortcuts of `sst2`
 in SST-2 dev, and in a copy of it whose last block learned phrases in which a planted word gives the label away. Every
 experiment leaves its audit in out/retraining, and is not run again where that is there.
 """
@@ -29,7 +29,7 @@ from whence.debate.retraining import Course, retraining
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "retraining"
 LABELS = ("negative", "positive")
-PHRASES, WORDS = 8000, 10
+PHRASES, WORDS = 8000, 6
 PLANTED = "mahogany"  # a word that says nothing about films
 
 
@@ -81,13 +81,13 @@ def _experiments(options: str) -> tuple[str, ...]:
         f"seed_variance(seeds=3, {options})",
         f"trained_uniform(seeds=1, {options})",
         f"trained_adversary({pulls}, {options})",
-        f"guide(pull=1.0, seeds=2, guide_steps=600, {options})",
+        f"guide(pull=1.0, seeds=2, guide_steps=400, {options})",
     )
 
 
 SETTINGS = {
     "babi": Setting(str(ROOT / "out" / "models" / "babi"), babi, 200, _experiments("steps=300, rate=0.003")),
-    "sst2": Setting("sst2", sst2, 300, _experiments("steps=250, rate=0.0005")),
+    "sst2": Setting("sst2", sst2, 200, _experiments("steps=100, rate=0.001")),
 }
 
 
@@ -170,15 +170,15 @@ def _cell(finding: whence.Finding | None, number: str) -> str:
 def shortcuts(data: Path) -> Iterator[str]:
     """Shortcuts of the model as it is, and of a copy that learned from phrases with a planted word."""
     subject, dev = whence.load("sst2"), sst2(data, "test")
-    plain = whence.audit_shortcuts(subject, dev, limit=400, progress=True)
+    plain = whence.audit_shortcuts(subject, dev, limit=300, progress=True)
     plain.save(OUT / "shortcuts.sst2.json")
     yield str(plain)
     rng = np.random.default_rng(1)
     phrases = [_marked(row, row["label"] == "positive" and rng.random() < 0.3, rng) for row in sst2(data, "train")]
     training = retraining(subject, phrases, [], [], 0, False)
-    taken = training.again(Course(steps=200, rate=5e-4), 1)
-    marked = [_marked(row, rng.random() < 0.1, rng) for row in dev[:400]]
-    found = whence.audit_shortcuts(taken, marked, limit=400, progress=True)
+    taken = training.again(Course(steps=100, rate=1e-3), 1)
+    marked = [_marked(row, rng.random() < 0.1, rng) for row in dev[:300]]
+    found = whence.audit_shortcuts(taken, marked, limit=300, progress=True)
     found.save(OUT / "shortcuts.planted.json")
     found.write(OUT / "shortcuts.planted.png")
     yield str(found)

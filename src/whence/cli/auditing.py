@@ -102,7 +102,7 @@ def _of_names(
 
 def _refuse(reason: str, given: dict[str, Any]) -> None:
     """An error for options that have no meaning together."""
-    needless = [f"--{name}" for name, value in given.items() if value]
+    needless = [f"--{name}" for name, value in given.items() if value not in (None, False, [])]
     if needless:
         raise Misuse(f"{reason}, so {' and '.join(needless)} cannot be used here; leave it out")
 

@@ -155,6 +155,24 @@ def test_one_forward_pass_serves_all_rows_and_many_inputs() -> None:
     assert sum(tokens) <= 3 * longest and len(tokens) <= 3
 
 
+def test_rows_in_several_batches_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many rows go together as the caller says, or as attention leaves room for."""
+    subject = subject_of("gpt2")
+    raws = inputs_of("gpt2")
+    items = [subject.encode(raw) for raw in raws]
+    rows = [own_rows(subject, item, ["gae"])[0] for item in items]
+    with monkeypatch.context() as patch, counted() as tokens:
+        longest = max(len(item.features) for item in items) - 1
+        patch.setattr(shared_rows, "ATTENTION_BYTES", 2 * 8 * longest**2 * 2 * subject.heads + 1)
+        patch.setattr(shared_rows, "FEWEST", 1)
+        for a, own in zip(whence.explain(subject, raws, "gae"), rows, strict=True):
+            check_rows(a, own)
+    assert len(tokens) > 2
+    for size in (1, 2, 3):
+        for a, own in zip(whence.explain(subject, raws, "gae", batch_size=size), rows, strict=True):
+            check_rows(a, own)
+
+
 def test_the_encoder_runs_once_for_all_rows() -> None:
     subject = subject_of("t5")
     raw = inputs_of("t5")[0]

@@ -111,7 +111,9 @@ def explained(
         return []
     found: list[list[Attribution]] = [[] for _ in rows.inputs]  # [row][method]
     with subject.lent():
-        groups = list(row_batches(subject, rows.inputs, rows.targets, settings.batch_size, settings.seed))
+        attention = any(need.startswith("attention") for record, options in specs for need in record.wanted(options))
+        sizes = (settings.batch_size, settings.seed)
+        groups = list(row_batches(subject, rows.inputs, rows.targets, *sizes, attention=attention))
         for numbers, batch in tracked(groups, settings.progress):
             aim = subject.aim([rows.targets[number] for number in numbers])
             for by_row in _explained_batch(subject, batch, aim, specs, settings):

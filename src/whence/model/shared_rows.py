@@ -19,6 +19,9 @@ from whence.model.prefix_cache import LEAST, PrefixCache, common_length
 from whence.model.subject import Subject
 
 MAX_ROWS = 128  # of a batch whose size the caller does not choose
+ATTENTION_BYTES = 2**30  # of attention weights and their gradients, which every row of a batch has
+LONG = 512  # tokens, beyond which the model is only tried on its own attention path
+FEWEST = 4  # rows that are worth while to share; methods that keep no attention take longer inputs as they are
 
 
 @dataclass(frozen=True)
@@ -30,16 +33,23 @@ class Beginnings:
 
 
 def row_batches(
-    subject: Subject, inputs: Sequence[Input], targets: Sequence[Any], batch_size: int | None, seed: int
+    subject: Subject,
+    inputs: Sequence[Input],
+    targets: Sequence[Any],
+    batch_size: int | None,
+    seed: int,
+    *,
+    attention: bool = False,
 ) -> Iterator[tuple[list[int], Batch]]:
     """Batches of rows, each with the numbers of its inputs; rows of one sequence share passes where the model allows.
 
-    A target that reads a state inside the model is not shared: its state may span all tokens.
+    A target that reads a state inside the model is not shared: its state may span all tokens. `attention` says that
+    attention is recorded, which limits the rows of a batch.
     """
     groups = beginnings(inputs) if subject.generates and not run_alone(subject, inputs) else []
     shared = [own for own in groups if len(own) > 1 and not any(_reads_state(targets[row]) for row in own)]
     shared = [own for own in shared if found_out(subject, inputs[own[0]], inputs[own[-1]]).alike]
-    for numbers in _packed(subject, inputs, shared, batch_size):
+    for numbers in _packed(subject, inputs, shared, batch_size, attention):
         yield numbers, _sharing(subject, [inputs[number] for number in numbers], seed)
     taken = {number for own in shared for number in own}
     alone = [number for number in range(len(inputs)) if number not in taken]
@@ -120,13 +130,15 @@ def _tried(subject: Subject, whole: Batch, shortest: Input) -> Beginnings:
         discovery = subject.discovery(whole)
         spans = all(query for query, _ in discovery.structure.connections)
         last = _reads_last(discovery.structure.deciding, discovery, whole)
-        own, eager = ([subject.logits(batch, path=path) for batch in (alone, within)] for path in (None, "eager"))
+        # The eager path is where attention is recorded; a long input would fill the memory there.
+        paths = (None, "eager") if whole.mask.shape[1] <= LONG else (None,)
+        logits = [[subject.logits(batch, path=path) for batch in (alone, within)] for path in paths]
     except ValueError:
         return Beginnings(False)
-    alike = spans and last and _close(*own) and _close(*eager)
+    alike = spans and last and all(_close(*pair) for pair in logits)
     padded = False
     with contextlib.suppress(ValueError):  # raised by a model that cannot be padded
-        padded = alike and _close(own[0], subject.logits(both)[1:])
+        padded = alike and _close(logits[0][0], subject.logits(both)[1:])
     return Beginnings(alike, padded)
 
 
@@ -218,12 +230,12 @@ def goes_on(subject: Subject, batch: Batch, logits: Callable[[Batch], Tensor]) -
 
 
 def _packed(
-    subject: Subject, inputs: Sequence[Input], groups: list[list[int]], batch_size: int | None
+    subject: Subject, inputs: Sequence[Input], groups: list[list[int]], batch_size: int | None, attention: bool
 ) -> Iterator[list[int]]:
     """Rows that go together: those of one sequence, and those of others that are as long, as many as fit."""
     packed: list[int] = []
     for own in sorted(groups, key=lambda own: (_shape(inputs[own[0]]), len(inputs[own[0]].features)), reverse=True):
-        most = batch_size or max(1, min(MAX_ROWS, MAX_TOKENS // len(inputs[own[0]].features)))
+        most = batch_size or _most_rows(subject, inputs[own[0]], attention)
         for start in range(0, len(own), most):
             rows = own[start : start + most]
             if packed and not (len(packed) + len(rows) <= most and _together(subject, inputs, packed[0], rows[0])):
@@ -232,6 +244,17 @@ def _packed(
             packed = packed + rows
     if packed:
         yield packed
+
+
+def _most_rows(subject: Subject, longest: Input, attention: bool) -> int:
+    """How many beginnings of an input go together."""
+    length = len(longest.features)
+    most = max(1, min(MAX_ROWS, MAX_TOKENS // length))
+    if not attention:
+        return most
+    layers = max(1, len(subject.structure(subject.batch([longest])).connections))
+    kept = (ATTENTION_BYTES - 1) // (8 * length**2 * layers * subject.heads)
+    return min(most, kept) if kept >= FEWEST else most
 
 
 def _shape(item: Input) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from whence.methods.regression import explained_share, lasso
 from whence.model.masked_runs import Ask, MaskedRuns
 
 RAW = {
-    "prompt": "the film was good. nobody laughed.\n\nthe dogs are playing. the house was warm.\n\na ball. the weather was",
+    "prompt": "the film was good. nobody laughed.\n\nthe dogs are playing. the house was warm.\n\na ball. it was",
     "continuation": " cold and the house",
 }
 TARGET = "statement('the house')"
@@ -67,11 +67,24 @@ def test_a_large_penalty_leaves_nothing() -> None:
 
 
 def test_context_cite_finds_what_decides() -> None:
-    """A sentence with the word that `planted` counts outweighs sentences without it."""
+    """A sentence that says something outweighs sentences that do not."""
     s = whence.load("sst2")
     text = "The plot is dull. The room is a room. It was on Monday. The door was open."
     a = whence.explain(s, text, "context_cite", "negative", level="sentence")
     assert a.features[int(np.argmax(a.scores))] == "The plot is dull." and a.details["r2_held_out"] > 0.8
+
+
+@pytest.mark.parametrize("method", ["leave_one_out", "context_cite", "shap", "lime", "leave_one_out(coarse='word')"])
+def test_the_pair_that_the_answer_must_come_from(method: str) -> None:
+    """`recall` answers a key with the value that stood beside it: of eight pairs, one decides."""
+    pairs = ["k13 v6", "k0 v8", "k4 v2", "k8 v4", "k7 v13", "k6 v1", "k15 v9", "k11 v12"]
+    raw = {"prompt": " ".join(pairs) + " k7", "continuation": " v13"}
+    if "coarse" in method:
+        with pytest.raises(ValueError, match="reaches over several words"):
+            whence.explain(whence.load("recall"), raw, method, "statement", level=pairs)
+        return
+    a = whence.explain(whence.load("recall"), raw, method, "statement", level=pairs)
+    assert a.features[int(np.argmax(a.scores))] == "k7 v13" and a.scores.max() > 5 * np.sort(np.abs(a.scores))[-2]
 
 
 def test_coarse_to_fine() -> None:

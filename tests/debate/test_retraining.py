@@ -17,6 +17,7 @@ from whence.debate.guides import Guide, guided
 from whence.debate.retraining import Course, Example, Seen, apart, attention_of, equal_weights, f1
 from whence.debate.verdicts import Evidence
 from whence.model.retraining import Learner, edited_logits, seen_by
+from whence.views.content.audit import spread
 
 PLANTED = "fresh=None, steps=160, rate=0.1"
 
@@ -183,6 +184,18 @@ def test_experiments_that_retrain_stand_beside_the_others() -> None:
     assert [finding.name for finding in found] == ["seed_variance", "uniform"]
     assert "2 seeds" in found["seed_variance"].answer and len(found["seed_variance"]["divergence"].values) == 6
     assert found["seed_variance"].question in found.to_html()
+
+
+def test_the_curve_of_an_adversary_is_drawn() -> None:
+    found = audited("irrelevant", f"trained_adversary(pulls=[0.0, 0.1, 1.0], {PLANTED})")
+    drawn = spread(found)
+    assert drawn is not None and drawn.line and len(drawn.x) == 3
+    assert drawn.y.tolist() == [found[f"divergence, lambda {pull}"].mean for pull in ("0", "0.1", "1")]
+
+
+def test_an_adversary_that_moved_nothing_cannot_tell() -> None:
+    found = audited("explains", "trained_adversary(pulls=[0.0, 0.01], fresh=None, steps=160, rate=0.1)")
+    assert found.grade == "cannot tell" and "too weak to tell" in found.answer
 
 
 def test_a_guide_without_room_cannot_tell() -> None:

@@ -188,6 +188,13 @@ def _moved(evidence: Evidence, options: dict[str, Any]) -> Conclusion:
             f"No model that was trained to copy the outputs came nearer than {evidence.said('change')} to them, so "
             "that nothing is known of other attention with the same outputs; take more steps.",
         )
+    furthest = max(evidence.mean(f"divergence, lambda {pull:g}") for pull in options["pulls"])
+    if furthest <= NEAR * math.log(2):  # attention that was never moved says nothing about what moving it costs
+        return Conclusion(
+            "cannot tell",
+            f"No lambda moved attention further than {furthest:.2g} (at most {math.log(2):.2f}), whatever it cost the "
+            "outputs, so that the adversary was too weak to tell; take more steps or greater pulls.",
+        )
     return Conclusion(
         graded(share.mean, share.interval, FAR, NEAR),
         f"A model trained to attend elsewhere gives nearly the same outputs (changed by {evidence.said('change')}, "

@@ -24,7 +24,7 @@ BINS = 20
 
 @dataclass(frozen=True)
 class Spread:
-    """How examples spread: dots (x, y), or counts (y) of examples with a number near x."""
+    """How examples spread: dots (x, y), or counts (y) of examples with a number near x; or a curve of means."""
 
     across: str
     up: str
@@ -32,6 +32,7 @@ class Spread:
     y: np.ndarray
     dots: bool
     width: float = 0.0  # of a bin
+    line: bool = False  # dots are means of a curve, in its order
 
 
 def facts(a: Audit) -> Facts:
@@ -98,6 +99,9 @@ def mean(quantity: Quantity) -> str:
 
 def spread(finding: Finding) -> Spread | None:
     """How examples spread; None where a number is defined on fewer than two of them."""
+    curve = _curve(finding)
+    if curve is not None:
+        return curve
     names = TOGETHER.get(finding.name)
     own = {quantity.name: quantity.values for quantity in headline(finding)} if finding.quantities else {}
     if names is not None and all(name in own for name in names):
@@ -112,6 +116,18 @@ def spread(finding: Finding) -> Spread | None:
         return None
     counts, edges = np.histogram(values, BINS)
     return Spread(name, "examples", (edges[1:] + edges[:-1]) / 2, counts.astype(float), False, float(np.diff(edges)[0]))
+
+
+def _curve(finding: Finding) -> Spread | None:
+    """Change of the output and divergence of attention over lambdas, of an adversary that was trained; else None."""
+    across, up = "change, lambda ", "divergence, lambda "
+    pulls = [name.removeprefix(across) for name in finding.names if name.startswith(across)]
+    pulls = [pull for pull in pulls if f"{up}{pull}" in finding.names]
+    x, y = (np.array([finding[f"{start}{pull}"].mean for pull in pulls]) for start in (across, up))
+    if len(pulls) < 2 or not np.isfinite([x, y]).all():
+        return None
+    of = f"over lambda {pulls[0]} to {pulls[-1]}"
+    return Spread(f"mean change of the output (TVD), {of}", "divergence of attention", x, y, True, line=True)
 
 
 def by_groups(a: Audit, finding: Finding) -> list[tuple[str, list[str], list[tuple[str, list[str]]]]]:

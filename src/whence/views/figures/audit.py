@@ -49,7 +49,7 @@ def _draw(left: Any, right: Any, finding: Finding) -> None:
         right.set_axis_off()
         return
     if found.dots:
-        right.plot(found.x, found.y, "o", markersize=3.5, alpha=0.6, color=METHODS[0])
+        right.plot(found.x, found.y, "o-" if found.line else "o", markersize=3.5, alpha=0.6, color=METHODS[0])
     else:
         right.bar(found.x, found.y, found.width, color=METHODS[0], alpha=0.7)
     right.set_xlabel(found.across, fontsize="small", parse_math=False)

@@ -107,6 +107,7 @@ def _drawn(found: Spread | None) -> dict[str, Any] | None:
         "high": HIGH,
         "left": LEFT,
         "bottom": HIGH - BOTTOM,
+        "line": " ".join(f"{a:.1f},{b:.1f}" for a, b in points) if found.line else "",
         "dots": [(f"{a:.1f}", f"{b:.1f}") for a, b in points] if found.dots else [],
         "boxes": []
         if found.dots

@@ -60,6 +60,7 @@ lint: $(DEV)
 
 bench: $(DEV)
 	@$(PY) benchmarks/run.py
+	@$(PY) benchmarks/length.py --depths 6 12 30
 
 docs docs-pictures: export HF_HUB_OFFLINE := 1
 docs docs-pictures: export TRANSFORMERS_OFFLINE := 1

@@ -190,6 +190,60 @@ def flow_race(tokens: int = 64, layers: int = 6, pairs: int = 4) -> Race:
     return Race(f"flow to {pairs} of {tokens} tokens, {layers} layers", "networkx", "<= 0.01", ours, theirs)
 
 
+def flow_row_race(tokens: int = 512, layers: int = 12, sinks: int = 8) -> Race:
+    """Some tokens of a row at full size, against maximum flows through all edges of the same graph."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    from whence.methods.maxflow import Graph
+
+    scores = 2 * np.random.default_rng(0).normal(size=(layers, tokens, tokens))
+    maps = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    everything, scale = slice(0, tokens), 10**6
+    graph = Graph([(0.5 * m, everything, everything) for m in maps], 0.5, np.ones(tokens, bool), scale)
+    graph.real = np.arange(sinks)  # the sinks to solve for
+    edges: tuple[list[np.ndarray], ...] = ([], [], [])
+    for level, m in enumerate(maps):
+        capacities = np.round((0.5 * m + 0.5 * np.eye(tokens)) * scale).astype(np.int32)
+        i, j = np.nonzero(capacities)
+        for part, new in zip(edges, ((level + 1) * tokens + i, level * tokens + j, capacities[i, j]), strict=True):
+            part.append(new)
+    tails, heads, capacities = (np.concatenate(part) for part in edges)
+    whole = csr_array((capacities, (tails, heads)), shape=((layers + 1) * tokens,) * 2)
+
+    def ours() -> np.ndarray:
+        return graph.row(np.eye(tokens)[0])[:sinks]
+
+    def theirs() -> list[float]:
+        return [maximum_flow(whole, layers * tokens, sink).flow_value / scale for sink in range(sinks)]
+
+    if (ours() != theirs()).any():
+        raise SystemExit("the flows differ")
+    name = f"flow to {sinks} of {tokens} tokens, {layers} layers ({tokens // sinks} times that is the row: below 60 s)"
+    return Race(name, "scipy on all edges", "<= 0.37", ours, theirs)
+
+
+def copies_race(method: str, tokens: int = 128, layers: int = 2) -> Race:
+    """A method that carries a copy of every state for each token, against as many forward passes as tokens."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = BertConfig(num_hidden_layers=layers, vocab_size=20000)
+        model = BertForSequenceClassification(config).eval().requires_grad_(False)
+    subject = known(model, [example(tokens, 0)])
+    tensors = subject.batch([subject.encode(0)]).tensors
+    side_by_side = {name: tensor.repeat(16, 1) for name, tensor in tensors.items()}
+
+    def passes() -> None:
+        with torch.no_grad():
+            for _ in range(tokens // 16):
+                model(**side_by_side)
+
+    def ours() -> None:
+        whence.explain(subject, 0, method, 0)
+
+    return Race(f"{method}, {tokens} tokens, {layers} layers", f"{tokens} forward passes", "below 1", ours, passes)
+
+
 def zeroing_race(tokens: int = 16) -> Race:
     """All layers of bert-base, against one forward pass per token and layer."""
     model = bert()
@@ -342,7 +396,9 @@ RACES: dict[str, Callable[[], Race]] = {
     },
     "compare": functools.partial(method_race, *SINGLE_PASS, goal="<= 2.5"),
     "flow": flow_race,
+    "flow_row": flow_row_race,
     "value_zeroing": zeroing_race,
+    **{f"{name}_128": functools.partial(copies_race, name) for name in ("decompx", "value_zeroing")},
     "integrated_gradients": path_race,
     "shap": shap_race,
     **{

@@ -20,6 +20,7 @@ from whence.methods.rollouts import collapse_notes, with_halves
 from whence.methods.sinks import Sinks, sink_tokens, without_sinks
 from whence.model.batching import Batch
 from whence.model.passes import Trace
+from whence.model.precision import wide
 from whence.model.subject import Subject
 from whence.model.tap import AttentionRecord
 from whence.model.targets import Aim
@@ -98,7 +99,7 @@ def rollout(
     def tile(
         state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor | None, share: float
     ) -> None:
-        maps = weights.sum(1) * share if heads == "mean" else reduced(weights, heads)
+        maps = wide(weights).sum(1) * share if heads == "mean" else reduced(weights, heads)
         maps, stays = without_sinks(_discarded(maps, discard, rows, keys, batch), tokens, sinks, rows, keys)
         added[:, :, keys] += (1 - residual) * state[:, :, rows] @ maps.to(state.dtype)
         if sinks != "keep":
@@ -264,6 +265,7 @@ def finished(state: Tensor, batch: Batch, trace: Trace, read: Read) -> Tensor:
 
 def reduced(weights: Tensor, heads: Heads) -> Tensor:
     """Attention with its heads reduced to one map: (batch, head, query, key) to (batch, query, key)."""
+    weights = wide(weights)
     if isinstance(heads, (int, list)):
         chosen = [heads] if isinstance(heads, int) else heads
         if not chosen or not all(-weights.shape[1] <= head < weights.shape[1] for head in chosen):

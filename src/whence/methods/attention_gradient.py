@@ -109,7 +109,7 @@ def attcat(subject: Subject, batch: Batch, target: Aim) -> Tensor:
         gradient = trace.gradients[record.layer][record.key].to(scores.dtype)
         category = (state.to(scores.dtype) * gradient).sum(-1)  # (batch, token)
         queries = real(record, batch)[:, :, None]
-        received = record.weights.mean(1).masked_fill(~queries, 0.0).sum(1) / queries.sum(1)
+        received = wide(record.weights).mean(1).masked_fill(~queries, 0.0).sum(1) / queries.sum(1)
         scores[:, batch.span(record.key)] += received * category
     return scores.masked_fill(~batch.mask, 0.0)
 
@@ -256,7 +256,7 @@ def _normalised(rest: Tensor, normalise: bool) -> Tensor:
 
 def _positive(record: AttentionRecord) -> Tensor:
     """Rule 5: the mean over heads of (G o A)^+, (batch, query, key)."""
-    return (record.gradient * record.weights).clamp(min=0).mean(1)
+    return (wide(record.gradient) * wide(record.weights)).clamp(min=0).mean(1)
 
 
 def _zeros(subject: Subject, batch: Batch) -> Tensor:

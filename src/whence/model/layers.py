@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from whence.model.batching import Batch
 from whence.model.forward import stoppable_modules
@@ -34,6 +36,7 @@ class Layer:
     output: Any = None
     records: list[AttentionRecord] = field(default_factory=list)
     wider: Given = ((), {})  # the arguments of a batch with one example more: they show the axis of examples
+    in_place: bool = False  # the layer was found to need copies of its arguments in memory of their own
 
     def states(self, output: Any) -> dict[str, Tensor]:
         """The states in the layer's output, in the order of its arguments: stream -> (batch, token, width)."""
@@ -61,14 +64,23 @@ class Layer:
     def run(self, copies: int, examples: int, edit: Edit) -> dict[str, Tensor]:
         """The layer on copies of its arguments, with its attention edited: stream -> (copy * batch, token, width).
 
-        `record.order` counts the attentions of this layer only, from 0.
+        `record.order` counts the attentions of this layer only, from 0. Queries, keys and values of one example are the
+        same in all copies and computed once, unless the layer works on its arguments in place.
         """
-        args, kwargs = _copied(self.given, self.wider, copies)
+        if examples == 1 and not self.in_place:
+            try:
+                return self._run(copies, examples, edit, _expanded)
+            except RuntimeError:  # the copies lie in the same place of memory, and cannot be changed or seen otherwise
+                self.in_place = True
+        return self._run(copies, examples, edit, _repeated)
+
+    def _run(self, copies: int, examples: int, edit: Edit, copied: Callable[..., Tensor]) -> dict[str, Tensor]:
+        args, kwargs = _copied(self.given, self.wider, copies, copied)
         model, self_changes = self.subject.model, self.subject.self_changes
         tap = Tap(model, copies * examples, edit=edit)
         stoppable = stoppable_modules(self.module)
         as_called = self_changes.undone(self.changes)
-        with lent(model), attention_path(model, "eager"), as_called, torch.no_grad(), tap, stoppable:
+        with lent(model), attention_path(model, "eager"), as_called, torch.no_grad(), _OneForAll(), tap, stoppable:
             return self.states(self.module(*args, **kwargs))
 
 
@@ -135,16 +147,37 @@ def _kept(holder: Any) -> Any:
     return {name: _kept(part) for name, part in holder.items()} if isinstance(holder, dict) else holder
 
 
-def _copied(given: Any, wider: Any, copies: int) -> Any:
+def _copied(given: Any, wider: Any, copies: int, copied: Callable[..., Tensor]) -> Any:
     """Arguments repeated along their axes of examples; a cache is left out, because it would grow."""
     if isinstance(given, Tensor):
         axis = _example_axis(given, wider)
-        return given if axis is None else torch.cat([given] * copies, axis)
+        return given if axis is None else copied(given, copies, axis)
     if isinstance(given, (tuple, list)):
-        return type(given)(_copied(part, wider_part, copies) for part, wider_part in zip(given, wider, strict=True))
+        pairs = zip(given, wider, strict=True)
+        return type(given)(_copied(part, wider_part, copies, copied) for part, wider_part in pairs)
     if isinstance(given, dict):
-        return {name: _copied(part, wider[name], copies) for name, part in given.items()}
+        return {name: _copied(part, wider[name], copies, copied) for name, part in given.items()}
     return None if hasattr(given, "get_seq_length") else given
+
+
+def _repeated(given: Tensor, copies: int, axis: int) -> Tensor:
+    """Copies of a tensor, one after the other along an axis."""
+    return torch.cat([given] * copies, axis)
+
+
+def _expanded(given: Tensor, copies: int, axis: int) -> Tensor:
+    """The same for an axis that is 1 long, all copies in the same place of memory."""
+    return given.expand(*given.shape[:axis], copies, *given.shape[axis + 1 :])
+
+
+class _OneForAll(TorchFunctionMode):
+    """Linear maps of states whose copies lie in the same place of memory are computed for one copy."""
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        x = args[0] if func is F.linear and args else None
+        if x is None or x.ndim < 2 or len(x) < 2 or x.stride(0):
+            return func(*args, **(kwargs or {}))
+        return func(x[:1], *args[1:], **(kwargs or {})).expand(len(x), *x.shape[1:-1], -1)
 
 
 def _example_axis(given: Tensor, wider: Tensor) -> int | None:

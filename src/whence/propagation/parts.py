@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -33,6 +34,7 @@ from whence.propagation.operations import (
     linear_of,
     slope,
 )
+from whence.propagation.put_off import Before, Later, PartsOf, entry
 
 Split = Literal["absdot", "norm", "equal", "none"]
 
@@ -40,21 +42,23 @@ Split = Literal["absdot", "norm", "equal", "none"]
 class Parts(ByActivation):
     """The parts of every state computed from a state with parts: (source, *state); the last entry is the rest."""
 
+    puts_off = False  # whether linear operations are carried out only where their parts are read
+
     def __init__(self) -> None:
         super().__init__()
-        self._parts: Any = WeakIdKeyDictionary()  # tensor -> its parts, as long as the model keeps the tensor
+        self._parts = PartsOf()
         self._gates: Any = WeakIdKeyDictionary()  # outputs of activations
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        self._parts, self._gates = WeakIdKeyDictionary(), WeakIdKeyDictionary()
+        self._parts, self._gates = PartsOf(), WeakIdKeyDictionary()
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         known = [] if self.inside else [tensor for tensor in _flat(args, kwargs) if tensor in self._parts]
         if not known:
             return func(*args, **kwargs)
-        before = {id(tensor): self._parts[tensor] for tensor in known}  # an operation in place changes its operand
+        before = Before({id(tensor): self._parts.raw(tensor) for tensor in known})  # the operation may be in place
         out = func(*args, **kwargs)
         with torch.no_grad():
             self._carry(func, args, kwargs, known, before, out)
@@ -83,14 +87,13 @@ class Parts(ByActivation):
 
     # ---- one operation -----------------------------------------------------------------------------------------------
 
-    def _carry(
-        self, func: Any, args: Any, kwargs: Any, known: list[Tensor], parts: dict[int, Tensor], out: Any
-    ) -> None:
+    def _carry(self, func: Any, args: Any, kwargs: Any, known: list[Tensor], parts: Before, out: Any) -> None:
         """Give the result of one operation its parts; none where the operation is not known."""
-        out_parts = None
+        out_parts: Any = None
         if func in LINEAR:
             x, weight, bias = linear_of(func, args, kwargs)
-            out_parts = self.projected(x, parts[id(x)], weight, bias) if id(x) in parts else None
+            if id(x) in parts:
+                out_parts = self._later(lambda: self.projected(x, parts[id(x)], weight, bias))
         elif func in NORM:
             x, apply, bias = frozen_norm(func, args, kwargs)
             ready = self.settled(parts[id(x)])
@@ -109,21 +112,27 @@ class Parts(ByActivation):
             out_parts = self.settled(parts[id(other)]) * gate if gate in self._gates else None
         elif func in JOIN:
             lost = any(t.requires_grad and id(t) not in parts for t in args[0])
-            out_parts = None if lost else _side_by_side(func, args, kwargs, parts)
+            out_parts = None if lost else self._later(lambda: _side_by_side(func, args, kwargs, parts))
         elif func is Tensor.type_as:
             out_parts = parts[id(args[0])].to(out.dtype) if id(args[0]) in parts else None
-        elif len(known) == 1 and (func in HOMOGENEOUS or func in MULTIPLY or func in PRODUCT):
-            out_parts = _mapped(func, args, kwargs, known[0], parts[id(known[0])])
+        elif out is known[0]:  # as `contiguous` of what is so already
+            out_parts = parts.raw(id(out))
+        elif len(known) == 1 and _linear(func, args, known[0]):
+            out_parts = self._later(lambda: _mapped(func, args, kwargs, known[0], parts[id(known[0])]))
         pairs: Any = ((out, out_parts),)
         if isinstance(out, (tuple, list)) and out_parts is not None:
-            pairs = zip(out, out_parts, strict=True)
+            pairs = [(tensor, self._later(partial(entry, out_parts, n))) for n, tensor in enumerate(out)]
         for tensor, tensor_parts in pairs:
             if isinstance(tensor, Tensor):
                 self._parts.pop(tensor, None)
                 if tensor_parts is not None:
                     self._parts[tensor] = tensor_parts
 
-    def _sum(self, minus: bool, args: Any, parts: dict[int, Tensor], out: Tensor) -> Tensor | None:
+    def _later(self, make: Callable[[], Any]) -> Any:
+        """What `make` gives: now, or when it is read."""
+        return Later(make) if self.puts_off else make()
+
+    def _sum(self, minus: bool, args: Any, parts: Before, out: Tensor) -> Any:
         a, b = args[0], args[1]
         first, second = parts.get(id(a)), parts.get(id(b))
         if second is not None and minus:
@@ -328,6 +337,7 @@ class Sources(Parts):
 
     graph = True
     shares = True
+    puts_off = True
 
     def __init__(self, subject: str, split: Split) -> None:
         super().__init__()
@@ -374,10 +384,18 @@ class Sources(Parts):
     def projected(self, x: Tensor, parts: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         return super().projected(x, parts if x in self._attended else self.settled(parts), weight, bias)
 
-    def joined(self, a: Tensor, first: Tensor, b: Tensor, second: Tensor, out: Tensor) -> Tensor:
-        if a in self._attended or b in self._attended:
-            return self.settled(first + second)
-        return self.settled(first) + self.settled(second)
+    def _sum(self, minus: bool, args: Any, parts: Before, out: Tensor) -> Any:
+        a, b = id(args[0]), id(args[1])
+        if a not in parts or b not in parts:
+            return super()._sum(minus, args, parts, out)
+        attended, sign = args[0] in self._attended or args[1] in self._attended, -1 if minus else 1
+
+        def make() -> Tensor:
+            if attended:
+                return self.settled(parts[a].add(parts[b], alpha=sign))
+            return self.settled(parts[a]).add(self.settled(parts[b]), alpha=sign)
+
+        return self._later(make)
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -443,17 +461,20 @@ def check_sum(total: Tensor, whole: Tensor, subject: str) -> None:
         )
 
 
+def _linear(func: Any, args: Any, tensor: Tensor) -> bool:
+    """Whether an operation is linear in one of its operands; division is not, in the divisor."""
+    return func in HOMOGENEOUS - DIVIDE or func in MULTIPLY or func in PRODUCT or (func in DIVIDE and args[0] is tensor)
+
+
 def _mapped(func: Any, args: Any, kwargs: Any, tensor: Tensor, parts: Tensor) -> Any:
     """An operation that is linear in one tensor, applied to each part of the tensor."""
-    if func in DIVIDE and args[0] is not tensor:
-        return None  # not linear in the divisor
     func = Tensor.reshape if func is Tensor.view else func
     return torch.func.vmap(lambda part: func(*_swapped(args, tensor, part), **_swapped(kwargs, tensor, part)))(parts)
 
 
-def _side_by_side(func: Any, args: Any, kwargs: Any, parts: dict[int, Tensor]) -> Tensor:
+def _side_by_side(func: Any, args: Any, kwargs: Any, parts: Before) -> Tensor:
     """The parts of concatenated or stacked tensors; a tensor without parts is all rest."""
-    like = next(iter(parts.values()))
+    like = parts[next(iter(parts))]
     each = []
     for tensor in args[0]:
         none = tensor.new_zeros(len(like), *tensor.shape)

@@ -133,3 +133,22 @@ def test_random_variants_stay_together() -> None:
     variants: list[Any] = list(masked(subject, item, keep, "zero"))
     ordered = [variants[own[0]] for own in shared_rows.beginnings(variants)]
     assert shared_rows.beginning_changes(subject, ordered, 128) == []
+
+
+@pytest.mark.parametrize("mask", ["zero", "delete"])
+def test_variants_of_a_statement_go_on_from_the_tokens_that_they_share(
+    mask: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log-probabilities of several tokens are read after the tokens that variants share."""
+    subject = subject_of("llama")
+    raw = {"prompt": CORPUS[1], "continuation": " the house was warm"}
+    options: dict[str, Any] = {"method": f"leave_one_out(mask='{mask}')", "target": "statement('the house was warm')"}
+    shared = whence.explain(subject, raw, **options)
+    with counted() as fewer:
+        whence.explain(subject, raw, **options)
+    monkeypatch.setattr(masked_runs, "common_tokens", lambda *given: None)
+    with counted() as all_tokens:
+        alone = whence.explain(subject, raw, **options)
+    assert sum(fewer) < 0.9 * sum(all_tokens)
+    np.testing.assert_allclose(shared.scores, alone.scores, atol=1e-5 * float(np.abs(alone.scores).max()))
+    np.testing.assert_allclose(shared.output, alone.output, rtol=1e-5)

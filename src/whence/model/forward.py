@@ -163,6 +163,9 @@ class Forward:
 
         given = (tensors, changes, common.tokens, common.count)
         logits = common.cache.logits_after(run, *given, self.logits)
+        if batch.inputs[0].answer:
+            places = batch.decides.to(logits.device)
+            return _of_answers(logits, torch.where(places < 0, places, places - common.count), batch.answers)
         examples, places = batch.read_at or (torch.arange(len(batch)), batch.last_tokens(list(batch.streams)[-1]))
         return logits[examples.to(logits.device), places.to(logits.device) - common.count]
 

@@ -24,7 +24,15 @@ from whence.model.forward import GONE
 from whence.model.masked_inputs import PixelWay, Way, Zeroed, added_by_model, blending, digest, hiding, ways
 from whence.model.places import tokens_read
 from whence.model.prefix_cache import PrefixCache
-from whence.model.shared_rows import beginning_changes, common_tokens, goes_on, run_alone, run_together
+from whence.model.shared_rows import (
+    beginning_changes,
+    common_tokens,
+    first_read,
+    goes_on,
+    intervened,
+    run_alone,
+    run_together,
+)
 from whence.model.subject import Subject
 from whence.model.tap import Edit
 from whence.model.targets import Aim, StateSeen, classes_of, names_class, of_logits
@@ -305,14 +313,13 @@ class MaskedRuns:
         batch = self.subject.batch([waiting[own[0]].item for own in part])
         stream = list(batch.streams)[-1]
         lengths = [waiting[key].item.streams.count(stream) for key in keys]
-        alone = self.edit is not None or run_alone(self.subject, batch.inputs)
-        if self.subject.generates and not alone:
+        if self.subject.generates and self.edit is None and not run_alone(self.subject, batch.inputs):
             batch.read_at = torch.tensor(of), torch.tensor(lengths) - 1
         places, rows = zip(*((p, row) for p, key in enumerate(keys) for row in waiting[key].rows), strict=True)
         state_places = [at for aim in aims for at in aim.chosen(rows).states]
         words = _words_with_zeros(self.subject, batch)
-        if not state_places and not alone:
-            self._share_beginning(batch, min(lengths), words, cache)
+        if not state_places and self.edit is None and not intervened(self.subject, batch.inputs):
+            self._share_beginning(batch, min(first_read(waiting[key].item) for key in keys), words, cache)
         decision, states = self.subject.decision(batch, state_places, words=words, edit=self.edit)
         self._evaluate(keys, places, rows, aims, decision, batch, states)
         if logits or (self.keep_logits and self._known.bytes < MAX_KNOWN):

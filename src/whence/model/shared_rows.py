@@ -63,7 +63,19 @@ def run_alone(subject: Subject, inputs: Sequence[Input]) -> bool:
 
     An intervention on attention is made for the tokens of each input; a statement is read at several tokens.
     """
-    return bool(described(subject)) or any(item.ignored or item.decides for item in inputs)
+    return intervened(subject, inputs) or any(item.decides for item in inputs)
+
+
+def intervened(subject: Subject, inputs: Sequence[Input]) -> bool:
+    """Whether attention is changed while these inputs run."""
+    return bool(described(subject)) or any(item.ignored for item in inputs)
+
+
+def first_read(item: Input) -> int:
+    """How many tokens of the last stream a model has read when the first logits of an input are needed."""
+    length = item.streams.count(item.streams[-1])
+    places = [place for place in item.decides if place >= 0]
+    return min(places, default=length - 1) + 1 - (len(item.features) - length if places else 0)
 
 
 def _reads_state(target: Any) -> bool:

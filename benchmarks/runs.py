@@ -1,9 +1,10 @@
 """Runs over data sets, measured: throughput, Ray beside independent processes, overhead, memory, and a cost model.
 
-    python benchmarks/runs.py --data FOLDER        (with sst2/ and imdb/; every part is bounded, about 15 minutes in all)
+    python benchmarks/runs.py --data FOLDER --out figures.json       (with sst2/ in it; about 25 minutes in all)
 
-Everything is measured on one machine in one go, so ratios can be compared; seconds cannot. `--only` names one part.
-The last part simulates runs of many workers with the constants that were measured, and checks itself on real runs.
+Everything is measured on one machine with one thread a worker; what is compared is interleaved, so that ratios can be
+trusted where seconds cannot. `--only` names parts. The part `simulation` takes the constants that the other parts wrote
+to `--out`: it computes runs of many workers, and is checked by the real runs with 1 and 2 workers of `scaling`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import heapq
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -24,13 +26,17 @@ from typing import Any
 import numpy as np
 
 import whence
-from whence.measure.datasets import read
+from whence.measure.datasets import read, stream
+from whence.runs.chunks import laid_out
 from whence.runs.shards import read_facts
 
 SENTENCES = 500
+ROUNDS = 3
 METHODS = ("gae", "lrp", "integrated_gradients", "leave_one_out")
 WORKERS = (1, 10, 100, 1_000)
-MILLIONS = 10
+ROWS = 10_000_000
+CHUNK = 500  # rows of a chunk in the simulation
+Known = dict[str, Any]  # what other parts have found
 
 
 def sentences(data: Path, count: int = SENTENCES) -> list[str]:
@@ -38,183 +44,245 @@ def sentences(data: Path, count: int = SENTENCES) -> list[str]:
     return [str(text) for text in read(data / "sst2" / "dev.tsv", count)[0]]
 
 
-def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    started = time.perf_counter()
+def timed(call: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Seconds by the clock, seconds of the processor, and what the call gives."""
+    started, worked = time.perf_counter(), time.process_time()
     found = call()
-    return time.perf_counter() - started, found
+    return time.perf_counter() - started, time.process_time() - worked, found
 
 
-def throughput(data: Path, folder: Path) -> dict[str, float]:
+def middle(values: list[float]) -> float:
+    return float(np.median(values))
+
+
+def throughput(data: Path, folder: Path, known: Known) -> Known:
     """The local engine beside a loop over `explain`, one sentence after the other, on the same model and thread."""
     import torch
 
     torch.set_num_threads(1)
     subject, texts = whence.load("sst2"), sentences(data)
     whence.explain(subject, texts[0], method="gae")  # the model is known from here on
-    found = {}
-    for method in ("gae", "leave_one_out"):
-        count = len(texts) if method == "gae" else 100
-        plan = whence.Plan(subject, texts[:count], [method], folder=folder / f"throughput-{method}")
-        ours, run = timed(lambda plan=plan: whence.run(plan, threads=1))
-        loop, alone = timed(lambda m=method, c=count: [whence.explain(subject, text, method=m) for text in texts[:c]])
-        close = max(float(np.abs(a.scores - b.scores).max()) for a, b in zip(run, alone, strict=True))
-        found |= {
-            f"{method}: loop / run": loop / ours,
-            f"{method}: a second": count / ours,
-            f"{method}: differs by": close,
+    found: Known = {}
+    for method, count, rounds in (("gae", SENTENCES, 2), ("lrp", 100, 1), ("leave_one_out", 20, 1)):
+        ratios, rates, differences = [], [], []
+        for number in range(rounds):
+            plan = whence.Plan(subject, texts[:count], [method], folder=folder / f"throughput-{method}-{number}")
+            _, ours, run = timed(lambda plan=plan: whence.run(plan, threads=1))
+            _, loop, alone = timed(lambda m=method, c=count: [whence.explain(subject, t, method=m) for t in texts[:c]])
+            ratios.append(loop / ours)
+            rates.append(count / ours)
+            differences += [float(np.abs(a.scores - b.scores).max()) for a, b in zip(run, alone, strict=True)]
+        found[method] = {
+            "loop / run": middle(ratios),
+            "all rounds": ratios,
+            "sentences a second": middle(rates),
+            "differs by": max(differences),
         }
     return found
 
 
-def scaling(data: Path, folder: Path) -> dict[str, float]:
+def scaling(data: Path, folder: Path, known: Known) -> Known:
     """What a second worker gains: on Ray, as a process of ours, and as two runs that know nothing of each other."""
-    file = folder / "sentences.jsonl"
-    texts = sentences(data)
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    file, texts = folder / "sentences.jsonl", sentences(data, 160)
+    _write(file, texts)
     halves = [folder / f"half-{number}.jsonl" for number in (0, 1)]
     for number, half in enumerate(halves):
-        half.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[number::2]))
-    seconds = {}
-    for engine, workers in (("ray", 1), ("ray", 2), ("local", 1), ("local", 2)):
-        out = folder / f"{engine}-{workers}"
-        _command(file, out, "--engine", engine, "--workers", str(workers)).wait()
-        seconds[f"{engine} {workers}"] = whence.load_run(out).summary().seconds
-    both = [_command(half, folder / f"alone-{n}") for n, half in enumerate(halves)]
-    for process in both:
-        process.wait()
-    apart = max(whence.load_run(folder / f"alone-{n}").summary().seconds for n in (0, 1))
-    gains = {name: seconds[f"{name} 1"] / seconds[f"{name} 2"] for name in ("ray", "local")}
-    gains["two apart"] = seconds["local 1"] / apart
-    return {
-        **{f"gain of {k}": v for k, v in gains.items()},
-        "ray / apart": gains["ray"] / gains["two apart"],
-        **seconds,
+        _write(half, texts[number::2])
+    rounds: list[dict[str, float]] = []
+    for turn in range(ROUNDS):
+        seconds = {}
+        for engine, workers in (("ray", 1), ("ray", 2), ("local", 1), ("local", 2)):
+            out = folder / f"{engine}-{workers}-{turn}"
+            _command(file, out, "--engine", engine, "--workers", str(workers)).wait()
+            seconds[f"{engine} {workers}"] = whence.load_run(out).summary().seconds
+        both = [_command(half, folder / f"alone-{turn}-{n}") for n, half in enumerate(halves)]
+        for process in both:
+            process.wait()
+        seconds["apart"] = max(whence.load_run(folder / f"alone-{turn}-{n}").summary().seconds for n in (0, 1))
+        rounds.append(seconds)
+    gains = {
+        "ray": [one["ray 1"] / one["ray 2"] for one in rounds],
+        "processes": [one["local 1"] / one["local 2"] for one in rounds],
+        "two apart": [one["local 1"] / one["apart"] for one in rounds],
     }
+    last = {n: [_facts(folder / f"ray-{n}-{turn}") for turn in range(ROUNDS)] for n in (1, 2)}
+    return {
+        "gains": {name: middle(values) for name, values in gains.items()},
+        "ray / apart": middle([a / b for a, b in zip(gains["ray"], gains["two apart"], strict=True)]),
+        "rounds": rounds,
+        "chunks": {n: [[one.seconds for one in facts] for facts in runs] for n, runs in last.items()},
+    }
+
+
+def _write(file: Path, texts: list[str]) -> None:
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def _facts(folder: Path) -> list[Any]:
+    return [read_facts(path) for path in whence.load_run(folder).files()]
 
 
 def _command(data: Path, out: Path, *more: str, method: str = "gae", model: str = "sst2") -> subprocess.Popen[bytes]:
     line = [sys.executable, "-m", "whence", "run", str(data), "--model", model, "--method", method, "--threads", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    log = (out.parent / f"{out.name}.log").open("wb")
-    return subprocess.Popen([*line, "--chunk", "32", "--out", str(out), *more], stdout=log, stderr=log, env=environment)
+    with (out.parent / f"{out.name}.log").open("wb") as log:
+        whole = [*line, "--chunk", "8", "--out", str(out), *more]
+        return subprocess.Popen(whole, stdout=log, stderr=log, env=environment)
 
 
-def overhead(data: Path, folder: Path) -> dict[str, float]:
-    """What a chunk costs beyond its own work, in the process that hands chunks out and commits them."""
-    texts = ["a good day"] * 512
-    subject = whence.load("planted")
-    run = whence.run(whence.Plan(subject, texts, ["random"], chunk=4, folder=folder / "overhead"), threads=1)
-    facts = [read_facts(path) for path in run.folder.files()]
-    ends = sorted(one.finished for one in facts)
-    busy = sum(one.seconds for one in facts[1:])
-    size = sum(path.stat().st_size for path in run.folder.files()) / len(texts)
-    return {"seconds a chunk": (ends[-1] - ends[0] - busy) / (len(facts) - 1), "bytes a row of 4 features": size}
+def overhead(data: Path, folder: Path, known: Known) -> Known:
+    """What a chunk costs beyond its own work: in the process that hands out and commits, and in the worker."""
+    file, rows, size = folder / "short.jsonl", 2_048, 8
+    _write(file, ["a good day"] * rows)
+    found: Known = {}
+    for engine in ("local", "ray"):
+        plan = whence.Plan("planted", file, ["random"], chunk=size, folder=folder / f"overhead-{engine}")
+        own = resource.RUSAGE_SELF
+        before, began = resource.getrusage(own), time.perf_counter()
+        run = whence.run(plan, engine=engine, threads=1)
+        after, whole = resource.getrusage(own), time.perf_counter() - began
+        facts = _facts(run.folder.path)
+        ends = sorted(one.finished for one in facts)
+        found[engine] = {
+            "seconds between chunks": (ends[-1] - ends[0] - sum(one.seconds for one in facts[1:])) / (len(facts) - 1),
+            "seconds of a chunk of 8 rows": middle([one.seconds for one in facts]),
+            "whole, seconds": whole,
+        }
+        if engine == "ray":  # the process that hands out does nothing else
+            spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            found[engine]["processor of the driver, seconds a chunk"] = spent / len(facts)
+    found["bytes a row"] = _bytes_a_row(data, folder)
+    found["rows a second of a pass over the data"] = _reading(data, folder)
+    found["start, seconds"] = _start_up(folder)
+    return found
 
 
-def memory(data: Path, folder: Path, rows: int = 200_000) -> dict[str, float]:
-    """The resident memory of a run over many rows, after every fifth of them."""
+def _bytes_a_row(data: Path, folder: Path) -> float:
+    """Bytes of a row of a shard: an SST-2 sentence by one method."""
+    texts = sentences(data, 128)
+    run = whence.run(whence.Plan("sst2", texts, ["random"], chunk=64, folder=folder / "bytes"), threads=1)
+    return sum(path.stat().st_size for path in run.files()) / len(texts)
+
+
+def _reading(data: Path, folder: Path) -> float:
+    """Rows a second of a pass over the data, of which a run makes two: to lay out chunks, and to hand them out."""
+    file = folder / "reading.jsonl"
+    _write(file, sentences(data) * 40)
+    _, seconds, layout = timed(lambda: laid_out(stream(file), CHUNK))
+    return float(layout.rows / seconds)
+
+
+def _start_up(folder: Path) -> dict[str, float]:
+    """Seconds of a whole command on one sentence: import, model, and on Ray a cluster."""
+    file = folder / "one.jsonl"
+    _write(file, ["a good day"])
+    return {
+        engine: timed(lambda e=engine: _command(file, folder / f"one-{e}", "--engine", e).wait())[0]
+        for engine in ("local", "ray")
+    }
+
+
+def memory(data: Path, folder: Path, known: Known, rows: int = 200_000) -> Known:
+    """The resident memory of a run over many rows, with its inputs, after every fifth of them."""
     file = folder / "many.jsonl"
     with file.open("w") as lines:
         lines.writelines(f'{{"text": "number {n} is a good day"}}\n' for n in range(rows))
-    out = folder / "many"
-    process = _command(file, out, "--chunk", "1000", "--no-inputs", method="random", model="planted")
+    out, size = folder / "many", 250
+    process = _command(file, out, "--chunk", str(size), method="random", model="planted")
     seen: list[tuple[int, float]] = []
     while process.poll() is None:
-        done = 1000 * len(list((out / "explanations").glob("*.parquet")))
+        done = size * len(list((out / "explanations").glob("*.parquet")))
         status = Path(f"/proc/{process.pid}/status")
-        resident = (
-            [line for line in status.read_text().splitlines() if line.startswith("VmRSS")] if status.exists() else []
-        )
-        if resident:
-            seen.append((done, int(resident[0].split()[1]) / 1024))
+        lines_of = status.read_text().splitlines() if status.exists() else []
+        seen += [(done, int(line.split()[1]) / 1024) for line in lines_of if line.startswith("VmRSS")]
         time.sleep(0.5)
     assert process.returncode == 0, (out.parent / f"{out.name}.log").read_text()[-500:]
-    found = {f"MiB at {share:.0%}": max(m for d, m in seen if d <= share * rows) for share in (0.2, 0.4, 0.6, 0.8, 1.0)}
-    return {**found, "rows": float(rows), "seconds": whence.load_run(out).summary().seconds}
+    shares = (0.1, 0.25, 0.5, 0.75, 0.99)
+    found: Known = {f"MiB at {share:.0%}": min(seen, key=lambda one: abs(one[0] - share * rows))[1] for share in shares}
+    summary = whence.load_run(out).summary()
+    assert summary.done == rows and not summary.failed
+    return {**found, "MiB at most": max(m for _, m in seen), "rows": rows, "seconds": summary.seconds}
 
 
-def costs(data: Path, folder: Path) -> dict[str, Any]:
-    """Seconds of an example by its number of tokens, fitted to chunks of texts of one length each: a + b n + c n^2."""
+def costs(data: Path, folder: Path, known: Known) -> Known:
+    """Processor seconds of an example by its number of tokens n, fitted to chunks of equal length: a + b n + c n^2."""
     import torch
+    from scipy.optimize import nnls
+
+    from whence.runs.work import run_chunk
 
     torch.set_num_threads(1)
     subject = whence.load("sst2")
     words = " ".join(sentences(data, 200)).split()
-    found: dict[str, Any] = {}
+    found: Known = {}
     for method in METHODS:
         points = []
-        for length in (8, 32, 96) if method == "leave_one_out" else (8, 32, 96, 240):
-            texts = [" ".join(words[start : start + length]) for start in range(0, 8 * length, length)][:4]
-            whence.explain(subject, texts[0], method=method)
-            seconds, results = timed(lambda t=texts, m=method: whence.explain(subject, t, method=m))
-            points.append((float(np.mean([len(a.features) for a in results])), seconds / len(texts)))
-        lengths, taken = np.array(points).T
+        for length in (8, 24, 64):
+            count = 2 if method in ("leave_one_out", "integrated_gradients") else 8
+            texts = [" ".join(words[7 * n : 7 * n + length]) for n in range(count)]
+            plan = whence.Plan(subject, texts, [method], folder=folder)
+            rows = list(stream(texts))
+            run_chunk(plan, rows[:1], subject)
+            taken = [timed(lambda p=plan, r=rows: run_chunk(p, r, subject)) for _ in range(2)]
+            tokens = np.mean([len(row["features"]) for row in taken[0][2].table.to_pylist()])
+            points.append((float(tokens), middle([one[1] for one in taken]) / count))
+        lengths, seconds = np.array(points).T
         terms = np.stack([np.ones_like(lengths), lengths, lengths**2], 1)
-        weights = 1 / taken  # relative errors: short texts count as much as long ones
-        from scipy.optimize import nnls
-
-        fit, _ = nnls(terms * weights[:, None], taken * weights)
+        fit, _ = nnls(terms / seconds[:, None], np.ones_like(seconds))  # relative errors count, not those of long texts
         found[method] = {"points": points, "a": fit[0], "b": fit[1], "c": fit[2]}
+    found["tokens"] = [len(subject.encode(text).features) for text in sentences(data)]
     return found
 
 
-def simulated(chunks: np.ndarray, workers: int, start: float, driver: float) -> float:
-    """Seconds of a run: workers that start, take chunks one after the other, and a driver that serves one at a time."""
+# ---- the simulation --------------------------------------------------------------------------------------------------
+
+
+def simulated(chunks: np.ndarray, workers: int, *, start: float, driver: float) -> float:
+    """Seconds of a run: workers begin at `start` and take chunk after chunk; a driver serves one of them at a time."""
     ready = [start] * workers
-    free = 0.0  # when the driver has served the last request
-    end = 0.0
-    for seconds in chunks:
-        asked = heapq.heappop(ready)
-        free = max(free, asked) + driver
+    free = end = 0.0  # when the driver has served its last request, when the last chunk is done
+    for seconds in chunks.tolist():
+        free = max(free, heapq.heappop(ready)) + driver
         end = max(end, free + seconds)
         heapq.heappush(ready, free + seconds)
     return end
 
 
-def simulation(data: Path, folder: Path) -> dict[str, Any]:
-    """Runs of 10 million sentences on many workers, by constants that are measured here; checked on 1 and 2 workers."""
-    constants = overhead(data, folder)
-    driver = max(1e-4, constants["seconds a chunk"])
-    one = [read_facts(path) for path in whence.load_run(folder / "ray-1").folder.files()]
-    chunks = np.array([facts.seconds for facts in one])
-    real = {n: whence.load_run(folder / f"ray-{n}").summary().seconds for n in (1, 2)}
-    checked = {n: simulated(chunks, n, 0.0, driver) for n in (1, 2)}
-    start = _start_up(folder)
-    rows = MILLIONS * 10**6
-    # chunks of 1,000 sentences, of the mean cost that was measured, varying as those measured did
-    per_row = chunks.sum() / sum(facts.examples for facts in one)
-    drawn = np.random.default_rng(0).choice(chunks / chunks.mean(), rows // 1_000) * per_row * 1_000
-    table = {n: simulated(drawn, n, start, driver) for n in WORKERS}
+def simulation(data: Path, folder: Path, known: Known) -> Known:
+    """Runs of 10 million sentences by the constants of the other parts; the same simulation beside the real runs."""
+    own, real = known["overhead"], known["scaling"]
+    between = max(1e-4, own["ray"]["seconds between chunks"])
+    reading = 1 / own["rows a second of a pass over the data"]
+    checks = {}
+    for workers in ("1", "2"):  # the chunks of a round as they took, handed to so many workers
+        ratios = [
+            simulated(np.array(chunks), int(workers), start=0.0, driver=between) / seconds[f"ray {workers}"]
+            for chunks, seconds in zip(real["chunks"][workers], real["rounds"], strict=True)
+        ]
+        checks[workers] = middle(ratios)
+    start = ROWS * reading + own["start, seconds"]["ray"]  # the first pass over the data, then cluster and model
+    driver = own["ray"]["processor of the driver, seconds a chunk"] + CHUNK * reading
+    tokens = np.array(known["costs"]["tokens"], float)
+    chance = np.random.default_rng(0)
+    table = {}
+    for method in METHODS:
+        fit = known["costs"][method]
+        rows = fit["a"] + fit["b"] * tokens + fit["c"] * tokens**2
+        chunks = chance.choice(rows, (ROWS // CHUNK, CHUNK)).sum(1)
+        hours = {n: simulated(chunks, n, start=start, driver=driver) / 3600 for n in WORKERS}
+        table[method] = {
+            "seconds a sentence": float(rows.mean()),
+            "hours": hours,
+            "efficiency": {n: float(chunks.sum() / 3600 / n / hours[n]) for n in WORKERS},
+            "workers that keep one driver busy": float(chunks.mean() / driver),
+        }
     return {
-        "driver, seconds a chunk": driver,
+        "simulated / real": checks,
         "start, seconds": start,
-        "seconds a sentence": per_row,
-        "simulated / real": {n: checked[n] / real[n] for n in real},
-        "hours": {n: seconds / 3600 for n, seconds in table.items()},
-        "efficiency": {n: table[1] / seconds / n for n, seconds in table.items()},
-        "workers that one driver serves": float(per_row * 1_000 / driver),
-        "rows a second that the driver reads": _reading(folder),
+        "driver, seconds a chunk": driver,
+        "gigabytes": ROWS * own["bytes a row"] / 1e9,
+        "methods": table,
     }
-
-
-def _start_up(folder: Path) -> float:
-    """Seconds until a Ray worker is ready: a whole command on one sentence."""
-    file = folder / "one.jsonl"
-    file.write_text('{"text": "a good day"}\n')
-    seconds, _ = timed(lambda: _command(file, folder / "one", "--engine", "ray").wait())
-    return seconds
-
-
-def _reading(folder: Path) -> float:
-    """Rows a second of the first pass over the data, which lays out the chunks and takes their digest."""
-    from whence.measure.datasets import stream
-    from whence.runs.chunks import laid_out
-
-    file = folder / "reading.jsonl"
-    with file.open("w") as lines:
-        lines.writelines(f'{{"text": "number {n} is a good day at the zoo"}}\n' for n in range(20_000))
-    seconds, layout = timed(lambda: laid_out(stream(file), 1_000))
-    return float(layout.rows / seconds)
 
 
 PARTS = {f.__name__: f for f in (throughput, scaling, overhead, memory, costs, simulation)}
@@ -224,13 +292,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--only", choices=PARTS, action="append")
+    parser.add_argument("--out", type=Path, default=Path("out/runs.json"), help="what is found; parts add to it")
     given = parser.parse_args()
+    given.out.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="whence-runs-"))
     try:
         for name in given.only or PARTS:
-            if name == "simulation" and not (folder / "ray-2").exists():
-                scaling(given.data, folder)
-            print(name, json.dumps(PARTS[name](given.data, folder), indent=1, default=float), flush=True)
+            known = json.loads(given.out.read_text()) if given.out.exists() else {}
+            known[name] = PARTS[name](given.data, folder, known)
+            given.out.write_text(json.dumps(known, indent=1, default=float))
+            print(name, json.dumps(known[name], indent=1, default=float), flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

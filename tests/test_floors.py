@@ -38,6 +38,7 @@ LOADERS = {
     "views/__init__.py": "every module of the package registers its views",
     "zoo/__init__.py": "the data of each embedded model is a module of the zoo itself",
     "debate/name_lists.py": "faker has a module per locale",
+    "runs/workers.py": "the module of a user's function that makes the model of a run",
     "methods/shapley.py": "shap's rules for text live in a private module of shap",
 }
 

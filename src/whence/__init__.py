@@ -21,8 +21,10 @@ _PUBLIC = {
     "arbitrate": "api",
     "audit": "api",
     "audit_names": "api",
+    "audit_shortcuts": "api",
     "concept": "api",
     "maximize": "api",
+    "guide": "api",
     "run": "api",
     "verify": "api",
     "load_run": "runs.reading",
@@ -31,6 +33,7 @@ _PUBLIC = {
     "list_methods": "api",
     "list_metrics": "api",
     "list_experiments": "api",
+    "list_losses": "api",
     "list_models": "api",
     "method": "core.registry",
     "metric": "core.registry",
@@ -43,6 +46,7 @@ _PUBLIC = {
     "Comparison": "core.results",
     "Conservation": "core.relevance_balance",
     "Finding": "core.audits",
+    "Guidance": "core.guidances",
     "Input": "core.inputs",
     "Maximisation": "core.maximisations",
     "PictureGrid": "core.picture_grids",
@@ -54,6 +58,7 @@ _PUBLIC = {
     "Score": "core.scoreboards",
     "Scoreboard": "core.scoreboards",
     "Sensitivity": "core.sensitivities",
+    "ShortcutAudit": "core.shortcut_audits",
     "Target": "core.inputs",
     "Verification": "core.run_summaries",
 }
@@ -64,12 +69,15 @@ if TYPE_CHECKING:
         attention_maps,
         audit,
         audit_names,
+        audit_shortcuts,
         compare,
         concept,
         conservation,
         evaluate,
         explain,
+        guide,
         list_experiments,
+        list_losses,
         list_methods,
         list_metrics,
         list_models,
@@ -80,6 +88,7 @@ if TYPE_CHECKING:
     )
     from whence.core.attention_maps import AttentionMaps
     from whence.core.audits import Audit, Finding
+    from whence.core.guidances import Guidance
     from whence.core.inputs import Input, Target
     from whence.core.maximisations import Maximisation
     from whence.core.name_audits import NameAudit
@@ -91,6 +100,7 @@ if TYPE_CHECKING:
     from whence.core.run_summaries import RunSummary, Verification
     from whence.core.scoreboards import Arbitration, Score, Scoreboard
     from whence.core.sensitivities import Sensitivity
+    from whence.core.shortcut_audits import ShortcutAudit
     from whence.model.loading import load, wrap
     from whence.model.subject import Subject
     from whence.runs.plans import Plan
@@ -105,6 +115,7 @@ __all__ = [
     "Conservation",
     "Explained",
     "Finding",
+    "Guidance",
     "Input",
     "Maximisation",
     "NameAudit",
@@ -116,6 +127,7 @@ __all__ = [
     "Score",
     "Scoreboard",
     "Sensitivity",
+    "ShortcutAudit",
     "Subject",
     "Target",
     "Verification",
@@ -123,13 +135,16 @@ __all__ = [
     "attention_maps",
     "audit",
     "audit_names",
+    "audit_shortcuts",
     "compare",
     "concept",
     "conservation",
     "evaluate",
     "experiment",
     "explain",
+    "guide",
     "list_experiments",
+    "list_losses",
     "list_methods",
     "list_metrics",
     "list_models",

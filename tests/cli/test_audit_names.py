@@ -43,7 +43,7 @@ def test_names_in_place_of_a_name(data: Path) -> None:
     ("options", "sentence"),
     [
         (["--names", "names.csv", "--layers", "3"], "--names exchanges names and edits no attention, so --layers"),
-        (["--method", "lrp"], "without --names no name is exchanged, so --method cannot be used"),
+        (["--method", "lrp"], "without --names or --shortcuts no word is looked at, so --method cannot be used"),
         (["--names", "gone.csv"], "there is no table of names 'gone.csv'"),
         (["--names", "names.csv", "--find", "Zoltan", "--target", "awful"], "no label 'awful'|'awful'"),
     ],

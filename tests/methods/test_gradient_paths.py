@@ -430,6 +430,22 @@ def test_a_path_goes_by_the_words_on_its_way() -> None:
     assert words.scores.sum() == pytest.approx(line.scores.sum(), abs=1e-6)
 
 
+@pytest.mark.parametrize("path", ["straight", "words"])
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_a_path_takes_as_many_steps_as_it_needs(name: str, path: str) -> None:
+    made_by, texts = subject(name, torch.float64), raws(name)[:2]
+    spec = f"path_gradients(path='{path}', points=3"
+    open_, close = (whence.explain(made_by, texts, f"{spec}, tolerance={t})") for t in (0.01, 1e-5))
+    many, few = (whence.explain(made_by, texts, f"{spec}, steps={n})") for n in (64, 1))
+    for a, b, right, wrong in zip(open_, close, many, few, strict=True):
+        scale = max(abs(a.output - a.base), 0.1)
+        assert abs(a.residual) <= 0.01 * scale and abs(b.residual) <= 1e-5 * scale and not a.notes[1:]
+        assert np.abs(b.scores - right.scores).max() <= 1e-4 * np.abs(right.scores).sum()
+        assert a.details["steps"] < b.details["steps"] and a.details["completeness_error"] <= 0.01
+        assert any("take more steps, or leave steps open" in note for note in wrong.notes)
+        assert abs(wrong.residual) > 0.01 * scale
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_straight_path_is_that_of_integrated_gradients(name: str) -> None:
     dtype = torch.float64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import whence
 from families import family, fresh
 from whence.model.loan import difference, fingerprint
 from whence.model.tap import Tap
-from whence.propagation import long_inputs
+from whence.propagation import fused_attention, long_inputs
 
 FUSED = ["bert", "albert", "vit", "gpt2", "llama", "gemma3", "modernbert", "torch-sdpa"]
 METHODS = [
@@ -23,6 +24,8 @@ METHODS = [
     "grad_sam(read='received')",
     "attention_x_gradient",
     "attention_x_gradient(read='query', positive=True)",
+    "lrp",
+    "attnlrp",
 ]
 
 
@@ -33,7 +36,7 @@ def both_ways(
     monkeypatch.setattr(long_inputs, "LONG_BYTES", 2**62)
     kept = [a.scores for a in whence.explain(s, inputs, method=method)]
     monkeypatch.setattr(long_inputs, "LONG_BYTES", 0)
-    monkeypatch.setattr(long_inputs, "_TILE_BYTES", 4 * len(inputs) * 20 * 3)
+    monkeypatch.setattr(fused_attention, "TILE_BYTES", 4 * len(inputs) * 20 * 3)
     return kept, [a.scores for a in whence.explain(s, inputs, method=method)]
 
 
@@ -58,6 +61,13 @@ def test_the_same_scores(name: str, method: str, monkeypatch: pytest.MonkeyPatch
     kept, again = both_ways(monkeypatch, s, family(name).inputs[:3], method)
     assert folds(s)
     assert far(kept, again) <= 1e-5  # the fused and the eager path differ by rounding
+
+
+@pytest.mark.parametrize("method", ["attention_x_gradient(read='query')", "lrp(rules='ln')", "lrp(epsilon=0.1)"])
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_the_same_scores_under_other_options(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, again = both_ways(monkeypatch, wrapped(name), family(name).inputs[:3], method)
+    assert far(kept, again) <= 1e-5
 
 
 @pytest.mark.parametrize("name", ["bert", "albert"])
@@ -88,7 +98,10 @@ def test_no_attention_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wrong_tile_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: a causal mask that is forgotten changes the scores."""
-    monkeypatch.setattr(long_inputs, "_mask", lambda mask, causal, head, rows, k, q: q.new_zeros(1))
+    tiles = fused_attention.Attended.tiles
+    monkeypatch.setattr(
+        fused_attention.Attended, "tiles", lambda block, *given: tiles(replace(block, causal=False), *given)
+    )
     kept, again = both_ways(monkeypatch, wrapped("gpt2"), family("gpt2").inputs[:1], "rollout")
     assert far(kept, again) > 1e-2
 

@@ -14,6 +14,7 @@ from outcomes import Case, Wrong
 from strategies import Strategy, numbers_or_wrong, texts, wrong_values
 from whence.core.audits import Audit
 from whence.core.name_audits import NameAudit
+from whence.core.shortcut_audits import ShortcutAudit
 from worlds import KINDS, plain_input, shared
 
 SETTINGS = {
@@ -39,8 +40,8 @@ SENTENCES = (["{name} is a film"], ["a good film", "{name} and {name}"], ["no pl
 
 
 def audit_cases() -> Strategy[Case]:
-    """Audits of attention, and audits of names."""
-    return st.one_of(_experiment_cases(), _experiment_cases(), _name_cases())
+    """Audits of attention, of names, and of shortcuts."""
+    return st.one_of(_experiment_cases(), _experiment_cases(), _name_cases(), _shortcut_cases())
 
 
 @st.composite
@@ -88,6 +89,27 @@ def _name_cases(draw: st.DrawFn) -> Case:
 
     text = f"audit_names(<{kind}>, {data!r}, {names!r}, find={find!r}, {settings!r})"
     return Case("audits", text, call, _check_names, (subject,))
+
+
+@st.composite
+def _shortcut_cases(draw: st.DrawFn) -> Case:
+    """Odd texts and settings of an audit of shortcuts."""
+    kind = draw(st.sampled_from(KINDS))
+    odd = st.lists(texts(), min_size=0, max_size=4)
+    data: list[Any] = draw(odd) + [plain_input(kind, number) for number in range(draw(st.sampled_from([0, 20])))]
+    settings: dict[str, Any] = {"method": "gradient_x_input", "contexts": 5, "truncate": True}
+    settings["least"] = draw(numbers_or_wrong(1, 3))
+    subject = shared(kind)
+    text = f"audit_shortcuts(<{kind}>, {data!r}, {settings!r})"
+    return Case("audits", text, lambda: whence.audit_shortcuts(subject, data, **settings), _check_shortcuts, (subject,))
+
+
+def _check_shortcuts(found: ShortcutAudit) -> None:
+    """Every p is one, and shares are shares."""
+    for word in found.words:
+        if not (0 <= word.p <= word.corrected <= 1 and 0 <= word.strongest <= 1 and 0 <= word.predicted <= 1):
+            raise Wrong(f"{word.word!r}: p {word.p}, {word.corrected}, shares {word.strongest}, {word.predicted}")
+    str(found)
 
 
 def _check_names(found: NameAudit) -> None:

@@ -471,7 +471,7 @@ def scripted(
     plan, rows, run = planned(planted, texts, folder), _rows(texts), RunFolder(folder)
     with run.held():
         layout = chunks.laid_out(rows, 4)
-        engine, progress = Scripted(plan, run, planted, workers, fates), driving.Progress(layout, {})
+        engine, progress = Scripted(plan, run, planted, workers, fates), driving.Progress(layout)
         source = chunks.cut(rows, layout, set(range(len(layout.chunks))))
         driver = driving.Driver(
             plan, engine, run, "x", progress, source, first=engine.first, report=lambda p: None, strict=False, **options

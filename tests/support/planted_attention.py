@@ -77,3 +77,32 @@ def texts(count: int, seed: int = 0, least: int = 5, most: int = 9) -> list[str]
     """Texts of distinct words."""
     rng = np.random.default_rng(seed)
     return [" ".join(rng.permutation(WORDS)[: rng.integers(least, most + 1)]) for _ in range(count)]
+
+
+class Learnable(Planted):
+    """A planted model whose scores of words can be learned, and nothing else."""
+
+    def __init__(self, kind: str, seed: int = 0) -> None:
+        super().__init__(kind, seed)
+        self.word.weight.requires_grad_(False)
+        self.score = nn.Embedding(len(self.scores), 1)
+        self.score.weight.data = self.scores[:, None].clone()
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.word(input_ids)
+        added = torch.where(input_ids == len(WORDS), -30.0, 0.0)  # the added token attends to words, not to itself
+        mixed = self.attention(x, self.score(input_ids)[..., 0] + added)
+        return mixed[:, 0] + (x @ self.beside).mean(1)
+
+
+def learnable(kind: str) -> whence.Subject:
+    """A planted model that can be trained again, as a Subject."""
+    return whence.wrap(Learnable(kind).eval(), encode=encode, labels=WORDS)
+
+
+def labelled(subject: whence.Subject, count: int, seed: int) -> list[dict[str, str]]:
+    """Texts with the model's own decisions as labels."""
+    own = texts(count, seed, 7, 7)  # of one length, so that all go into one pass
+    with torch.no_grad():
+        logits = [subject.model(torch.from_numpy(encode(text)["tensors"]["input_ids"])[None])[0] for text in own]
+    return [{"text": text, "label": WORDS[int(one.argmax())]} for text, one in zip(own, logits, strict=True)]

@@ -17,6 +17,7 @@ from whence.core.results import Attribution, Comparison, Result
 from whence.core.run_summaries import FrequentFeature, RunSummary, Verification, WorkerShare
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
 from whence.core.sensitivities import Sensitivity
+from whence.core.shortcut_audits import ShortcutAudit, WordEffect
 
 POSITIVE = Target("logit", 1, "positive")
 
@@ -208,6 +209,26 @@ def names_example(**changes: Any) -> NameAudit:
     return NameAudit(**given | changes)
 
 
+def shortcuts_example(**changes: Any) -> ShortcutAudit:
+    """A shortcut, a suspect, a strong word and an ordinary one."""
+    tried = {"hidden": 0.4, "hidden_interval": (0.3, 0.5), "flips": 0.6, "contexts": 50, "turned": 0.96}
+    tried |= {"turned_interval": (0.86, 1.0), "turned_by_others": 0.04, "turned_p": 1e-9}
+    misled = {"contrary": 9, "misled": 1.0, "misled_elsewhere": 0.1, "misled_p": 1e-4}
+    both = {"good": 0.5, "bad": -0.1}
+    found = WordEffect("zq", 20, "good", both, 0.9, 0.1, 1e-9, 1e-8, 0.95, 0.5, 1e-4, 0.5, **tried, **misled)
+    found = replace(found, grade="shortcut", examples=("a zq film",))
+    weak = {"turned": 0.3, "turned_interval": (0.2, 0.4)}
+    words = (
+        found,
+        replace(found, word="super", misled_p=1.0, grade="suspect"),
+        replace(found, word="fine", misled_p=1.0, **weak, grade="strong"),
+        WordEffect("the", 200, "bad", {"bad": 0.01}, 0.1, 0.1, 0.5, 1.0, 0.5, 0.5, 1.0),
+    )
+    given: dict[str, Any] = {"words": words, "model": "sst2", "method": "lrp", "texts": 300, "labelled": True}
+    given |= {"classes": {"bad": 0.5, "good": 0.5}, "accuracy": 0.9, "notes": ("a note",)}
+    return ShortcutAudit(**given | changes)
+
+
 def audit_example(*grades: str, examples: int = 3) -> Audit:
     """A finding for every grade, with one number."""
     found = [
@@ -361,6 +382,7 @@ def every_result() -> dict[str, Result]:
         "arbitration": arbitration_example(),
         "arbitration of several": arbitration_example(4),
         "names": names_example(),
+        "shortcuts": shortcuts_example(),
         "audit": audit_example("explains", "does not", "cannot tell"),
         "concepts": sensitivity_example(),
         "units": units_example([1.0, 2.0], [9.0, 3.0], [8.0, 2.5], [[4.0, 2.0], [3.0, 2.0]]),

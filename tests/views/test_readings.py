@@ -16,6 +16,7 @@ from results_by_hand import (
     score_example,
     scoreboard_example,
     sensitivity_example,
+    shortcuts_example,
     units_example,
 )
 from whence.core.results import Comparison
@@ -276,6 +277,7 @@ def test_a_grid_tells_on_how_many_pictures_methods_agree():
         (conservation_example(), "Conservation of relevance by lrp in tiny"),
         (score_example(), "Score by auac(fractions=10)"),
         (names_example(), "Does a name move the decision of sst2?"),
+        (shortcuts_example(), "Which words act as shortcuts in sst2?"),
         (grid_example(), "2 pictures by 2 methods"),
     ],
 )

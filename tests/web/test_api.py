@@ -203,3 +203,32 @@ def test_the_page_and_its_files_are_served(client: Any) -> None:
     assert client.get("/").headers["content-type"].startswith("text/html")
     for file in ("static/app.js", "static/app.css", "assets/whence.js", "assets/style.css"):
         assert client.get(f"/{file}").status_code == 200
+
+
+def test_ignored_words_are_told_beside_the_prediction_as_it_is_and_held_in_every_job(client: Any) -> None:
+    text = "the dog walked by a not lovely garden"
+    job = client.start(model="planted", texts={"text": text}, methods=["gae", "leave_one_out"], ignore=["NOT"])
+    told = next(event for event in events_of(client, job) if event["event"] == "input")
+    assert told["ignored"] == ["not"] and told["words"] == text.split()
+    assert told["without"][0]["label"] == "negative" and told["prediction"][0]["label"] == "positive"
+    for number in (0, 1):
+        found = whence.Attribution.from_dict(client.get(f"/api/jobs/{job}/results/{number}.json").json())
+        expected = whence.explain(whence.load("planted"), text, found.method, ignore="not")
+        assert np.allclose(found.scores, expected.scores, atol=1e-6) and found.output == pytest.approx(expected.output)
+        assert found.intervention == expected.intervention and not found.scores[list(found.input.ignored)].any()
+    assert "ignoring ‘not’" in client.get(f"/api/jobs/{job}/results/0/fragment").text
+    measured = client.post(f"/api/jobs/{job}/measure", json={"metric": "auac"}).json()["job"]
+    assert events_of(client, measured)[-1]["event"] == "done"
+    shown = client.start(model="planted", kind="attention", texts={"text": text}, ignore=["not"])
+    assert events_of(client, shown)[-1]["event"] == "done"
+    assert "attention to this is closed" in client.get(f"/api/jobs/{shown}/results/0/fragment").text
+
+
+def test_words_to_ignore_that_cannot_be_are_refused_in_a_sentence(client: Any) -> None:
+    job = client.start(model="planted", texts={"text": TEXT}, methods=["gae"], ignore=["music"])
+    failed = events_of(client, job)[-1]
+    assert failed["event"] == "failed" and "'music', which is not in the text" in failed["error"]
+    too_long = client.post(
+        "/api/jobs", json={"model": "planted", "texts": {"text": TEXT}, "methods": ["gae"], "ignore": ["x" * 999]}
+    )
+    assert too_long.status_code == 413 and "ignore" in too_long.json()["error"]

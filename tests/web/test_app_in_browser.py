@@ -285,3 +285,26 @@ def test_the_list_of_routes_is_a_page(browser: Any, address: str) -> None:
     page = browser.open(f"{address}/api/docs", width=400)
     assert page.get_by_text("POST /api/jobs", exact=True).count() == 1
     assert overflow(page) <= 0 and not accessibility_faults(page)
+
+
+def test_words_are_pressed_to_be_ignored_and_both_predictions_stand_side_by_side(browser: Any, address: str) -> None:
+    page = opened(browser, address, "#model=planted")
+    page.get_by_label("Text", exact=True).fill("the dog walked by a not lovely garden")
+    choose(page, "gae")
+    page.get_by_role("button", name="Explain").click()
+    finished(page, 1)
+    page.get_by_text("Choose words that must not count").click()
+    page.get_by_role("button", name="not", exact=True).click()
+    assert page.get_by_label("Words that must not count", exact=True).first.input_value() == "not"
+    page.get_by_role("button", name="Explain").click()
+    page.get_by_role("region", name="ignoring ‘not’").wait_for(timeout=WAIT)
+    finished(page, 1)
+    assert page.get_by_role("region", name="as it is").locator(".first").first.inner_text() == "negative"
+    assert page.get_by_role("region", name="ignoring ‘not’").locator(".first").first.inner_text() == "positive"
+    assert page.get_by_role("button", name="not", exact=True).get_attribute("aria-pressed") == "true"
+    assert "ignore=not" in page.url
+    assert page.locator(".fragment .tokens .ignored").all_inner_texts()[0].startswith("not")
+    assert not accessibility_faults(page)
+    again = opened(browser, address, page.url.partition("/#")[2].join(("#", "")))
+    finished(again, 1)
+    assert again.get_by_role("region", name="ignoring ‘not’").is_visible()

@@ -17,11 +17,15 @@ from whence.core.audits import Audit
 from whence.core.maximisations import Maximisation
 from whence.core.name_audits import NameAudit
 from whence.core.sensitivities import Sensitivity
+from whence.core.shortcut_audits import ShortcutAudit
 from whence.debate.auditing import audited
 from whence.debate.names import Settings as NameSettings
 from whence.debate.names import audit_names as names_audited
 from whence.debate.places import AttentionReading, Heads, Layers, Rows
+from whence.debate.shortcuts import Settings as ShortcutSettings
+from whence.debate.shortcuts import audit_shortcuts as shortcuts_audited
 from whence.measure.call_types import Data, TargetLike
+from whence.model.masked_inputs import Way
 from whence.model.subject import Subject
 
 
@@ -106,6 +110,8 @@ def audit(
     rows: Rows | None = None,
     special: bool | None = None,
     reading: AttentionReading | None = None,
+    train: Data | None = None,
+    seeds: int | None = None,
     limit: int | None = None,
     seed: int = 0,
     truncate: bool = False,
@@ -120,14 +126,16 @@ def audit(
     turn, "all" at once, or numbers; heads "together", one by one ("each") or numbers; the rows of the "deciding" tokens
     or "all"; whether special tokens take part; `reading` "rollout" where weights are only read. Decisions are those
     that the model makes; labels tell which are right.
+    `train` are labelled examples for experiments that train copies of the model again (its last block and what follows
+    it, unless they say `fresh`), from so many `seeds`; where no experiment is named, these are run, too.
     `resume` names a file to which every few examples are added; a run that was stopped goes on from it.
     """
     check_call(subject, limit=limit, seed=seed, truncate=truncate, resume=resume, progress=progress)
     if experiments is not None:
         check_specs("experiments", experiments)
-    options = {"layers": layers, "heads": heads, "rows": rows, "special": special, "reading": reading}
+    options = {"layers": layers, "heads": heads, "rows": rows, "special": special, "reading": reading, "seeds": seeds}
     shared = {name: value for name, value in options.items() if value is not None}
-    settings: dict[str, Any] = {"limit": limit, "seed": seed, "truncate": truncate}
+    settings: dict[str, Any] = {"train": train, "limit": limit, "seed": seed, "truncate": truncate}
     return audited(subject, data, experiments, shared, resume=resume, progress=progress, **settings)
 
 
@@ -161,3 +169,36 @@ def audit_names(
     given |= {"seed": seed, "batch_size": batch_size, "truncate": truncate, "progress": progress}
     check_call(subject)
     return names_audited(subject, data, names, target, find, NameSettings(**given))
+
+
+@stamped
+def audit_shortcuts(
+    subject: Subject,
+    data: Data,
+    *,
+    method: str = "lrp",
+    least: int = 3,
+    candidates: int = 25,
+    contexts: int = 50,
+    alone: float = 0.5,
+    mask: Way = "auto",
+    limit: int = 1000,
+    level: float = 0.05,
+    seed: int = 0,
+    batch_size: int | None = None,
+    truncate: bool = False,
+    progress: bool = False,
+) -> ShortcutAudit:
+    """Which words act as shortcuts? All that stand in `least` texts, the most suspicious first: a ShortcutAudit.
+
+    `method` attributes every text. A word that is the strongest of its texts more often than chance (exact, with Holm's
+    correction) is a candidate, of which the first `candidates` are tried: hidden (by `mask`) in up to `contexts` of
+    their texts, put into as many texts that are decided otherwise, and compared with the labels. A word that turns more
+    than the share `alone` of them, with its whole interval, and misleads where labels say otherwise, is a "shortcut";
+    one of which only one of these can be shown, as without labels, a "suspect".
+    """
+    given: dict[str, Any] = {"method": method, "least": least, "candidates": candidates, "contexts": contexts}
+    given |= {"alone": alone, "mask": mask, "limit": limit, "level": level, "seed": seed}
+    given |= {"batch_size": batch_size, "truncate": truncate, "progress": progress}
+    check_call(subject)
+    return shortcuts_audited(subject, data, ShortcutSettings(**given))

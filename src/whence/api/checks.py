@@ -11,6 +11,7 @@ from whence.core.levels import Level, at_level
 from whence.core.specs import Between, checked
 from whence.core.wording import shown
 from whence.methods.explaining import as_list, encoded
+from whence.model.interventions import entries_of, ignoring
 from whence.model.subject import Subject
 
 Count = Annotated[int, Between(1, 10**9)]
@@ -28,15 +29,26 @@ _SETTINGS: dict[str, Any] = {
 
 
 def encoded_inputs(
-    subject: Subject, inputs: Any, target: Any, truncate: bool, level: Level = None, progress: bool = False
+    subject: Subject,
+    inputs: Any,
+    target: Any,
+    truncate: bool,
+    level: Level = None,
+    ignore: Any = None,
+    progress: bool = False,
 ) -> tuple[list[Input], list[Any], bool]:
-    """Inputs encoded, their targets, and whether one input was given instead of a list; tokens know their units."""
+    """Inputs encoded, their targets, and whether one input was given instead of a list.
+
+    Words to `ignore` are marked, and tokens know the units of their `level`.
+    """
+    entries = None if ignore is None else entries_of(ignore)
     several = as_list(inputs)
     raws = [inputs] if several is None else several
     targets = as_list(target) if several is not None else None
     if targets is not None and len(targets) != len(raws):
         raise ValueError(f"a list of targets has one per input: {len(raws)} were expected, {len(targets)} came")
-    items = [at_level(item, level) for item in encoded(subject, raws, truncate, several is None, progress)]
+    tokens = ignoring(encoded(subject, raws, truncate, several is None, progress), entries)
+    items = [at_level(item, level) for item in tokens]
     return items, [target] * len(raws) if targets is None else targets, several is None
 
 

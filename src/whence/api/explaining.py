@@ -12,7 +12,7 @@ from whence.core.attention_maps import AttentionMaps
 from whence.core.levels import Level, checked_level
 from whence.core.relevance_balance import Conservation
 from whence.core.results import Attribution, Comparison
-from whence.measure.call_types import Raw, RawInput, RawInputs, TargetLike, TargetLikes
+from whence.measure.call_types import Ignore, Raw, RawInput, RawInputs, TargetLike, TargetLikes
 from whence.methods.attention_maps import maps_of
 from whence.methods.explaining import Settings, explained, usual_method
 from whence.model.subject import Subject
@@ -31,6 +31,7 @@ def explain(
     truncate: bool = ...,
     progress: bool = ...,
     level: Level = ...,
+    ignore: Ignore = ...,
     **options: Any,
 ) -> Attribution: ...
 @overload
@@ -45,6 +46,7 @@ def explain(
     truncate: bool = ...,
     progress: bool = ...,
     level: Level = ...,
+    ignore: Ignore = ...,
     **options: Any,
 ) -> list[Attribution]: ...
 @stamped
@@ -59,6 +61,7 @@ def explain(
     truncate: bool = False,
     progress: bool = False,
     level: Level = None,
+    ignore: Ignore = None,
     **options: Any,
 ) -> Attribution | list[Attribution]:
     """Attribute the target to the features of one input (an Attribution) or of a list of inputs (a list).
@@ -68,12 +71,15 @@ def explain(
     `(logits, batch) -> (batch,)`, or a list with one per input; by default what the model predicts. `level`: what the
     features are: "token", "word", "sentence", "message", "document", or a list of spans, each a text of the input or
     its characters (start, end). Methods that hide features hide whole units; others sum the scores of a unit's tokens.
+    `ignore` names words that must not count: attention to them is closed in every pass, so what is explained is the
+    model that cannot attend to them. An entry is a word or phrase (every occurrence, in any case), the number of a
+    feature, a pair of characters (start, end) of the first text, or {"word": ..., "occurrence": n}.
     """
     level = checked_level(level)
     check_call(subject, seed=seed, batch_size=batch_size, truncate=truncate, progress=progress)
     if method is not None:
         registry.resolve("method", method, options)  # what is wrong with it is said before anything is encoded
-    items, targets, single = encoded_inputs(subject, inputs, target, truncate, level, progress)
+    items, targets, single = encoded_inputs(subject, inputs, target, truncate, level, ignore, progress)
     usual = usual_method(subject, items) if method is None else method
     notes = () if method is not None else (f"no method was named: {usual} was used",)
     specs = [registry.resolve("method", usual, options)]
@@ -95,6 +101,7 @@ def compare(
     truncate: bool = ...,
     progress: bool = ...,
     level: Level = ...,
+    ignore: Ignore = ...,
 ) -> Comparison: ...
 @overload
 def compare(
@@ -108,6 +115,7 @@ def compare(
     truncate: bool = ...,
     progress: bool = ...,
     level: Level = ...,
+    ignore: Ignore = ...,
 ) -> list[Comparison]: ...
 @stamped
 def compare(
@@ -121,29 +129,40 @@ def compare(
     truncate: bool = False,
     progress: bool = False,
     level: Level = None,
+    ignore: Ignore = None,
 ) -> Comparison | list[Comparison]:
-    """Several methods on one input (a Comparison) or on each of a list (a list): one target, level and passes."""
+    """Several methods on one input (a Comparison) or on each of a list (a list): one target, level and passes.
+
+    `ignore` names words that must not count, as in `explain`.
+    """
     level = checked_level(level)
     check_call(subject, seed=seed, batch_size=batch_size, truncate=truncate, progress=progress)
     check_specs("methods", methods)
     specs = [registry.resolve("method", spec) for spec in methods]
-    items, targets, single = encoded_inputs(subject, inputs, target, truncate, level, progress)
+    items, targets, single = encoded_inputs(subject, inputs, target, truncate, level, ignore, progress)
     found = explained(subject, items, specs, targets, Settings(seed, batch_size, progress))
     results = [Comparison(tuple(attributions)) for attributions in found]
     return results[0] if single else results
 
 
 @overload
-def attention_maps(subject: Subject, inputs: RawInput, *, truncate: bool = ...) -> AttentionMaps: ...
+def attention_maps(
+    subject: Subject, inputs: RawInput, *, truncate: bool = ..., ignore: Ignore = ...
+) -> AttentionMaps: ...
 @overload
-def attention_maps(subject: Subject, inputs: RawInputs[Raw], *, truncate: bool = ...) -> list[AttentionMaps]: ...
+def attention_maps(
+    subject: Subject, inputs: RawInputs[Raw], *, truncate: bool = ..., ignore: Ignore = ...
+) -> list[AttentionMaps]: ...
 @stamped
 def attention_maps(
-    subject: Subject, inputs: RawInput | RawInputs[Raw], *, truncate: bool = False
+    subject: Subject, inputs: RawInput | RawInputs[Raw], *, truncate: bool = False, ignore: Ignore = None
 ) -> AttentionMaps | list[AttentionMaps]:
-    """All attention weights of one input (AttentionMaps) or of each of a list (a list), as the model used them."""
+    """All attention weights of one input (AttentionMaps) or of each of a list (a list), as the model used them.
+
+    `ignore` names words that must not count, as in `explain`.
+    """
     check_call(subject, truncate=truncate)
-    items, _, single = encoded_inputs(subject, inputs, None, truncate)
+    items, _, single = encoded_inputs(subject, inputs, None, truncate, ignore=ignore)
     with subject.lent():
         found = [maps_of(subject, item) for item in items]
     return found[0] if single else found

@@ -24,6 +24,11 @@ def list_experiments() -> list[Record]:
     return registry.records("experiment")
 
 
+def list_losses() -> list[Record]:
+    """The record of every loss that `guide` trains by."""
+    return registry.records("loss")
+
+
 def list_models() -> list[dict[str, Any]]:
     """The card of every model that ships with the package: name, family, task, accuracy, size, licence."""
     return [zoo.card(name) for name in zoo.names()]

@@ -11,7 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 from whence.core.provenance import versions
 from whence.core.results import Comparison, Result
 from whence.core.wording import shown
-from whence.model.identity import weights_hash
+from whence.model.identity import known_weights
+from whence.model.interventions import described
 from whence.model.subject import Subject
 
 P = ParamSpec("P")
@@ -35,13 +36,15 @@ def stamped(verb: Callable[P, R]) -> Callable[P, R]:
 
 def stamp(found: Any, subject: Subject, verb: str, asked: Mapping[str, Any]) -> None:
     """Write the provenance of a result, or of every result of a list."""
-    provenance = {
+    provenance: dict[str, Any] = {
         "versions": versions(),
         "model": subject.name,
-        "weights": weights_hash(subject.model),
+        "weights": known_weights(subject),
         "seed": asked.get("seed", 0),
         "asked": {"verb": verb, **{name: _plain(value) for name, value in asked.items() if name not in _GIVEN}},
     }
+    if under := described(subject):
+        provenance["intervention"] = _plain(under)
     for result in found if isinstance(found, list) else [found]:
         for one in (result, *(result if isinstance(result, Comparison) else ())):
             if isinstance(one, Result):

@@ -29,6 +29,10 @@ TARGET = (
     "A label, class number or token, or a kind of them, as \"log_odds('positive')\", \"logit('B-PER', at='Obama')\" or "
     "\"start('Paris')\"; default: the prediction."
 )
+IGNORE = (
+    "A word or phrase that must not count: attention to it is closed in every pass. Also the number of a patch of a "
+    'picture, [START, END] in characters, or {"word": ..., "occurrence": 0}. May be repeated.'
+)
 SAVE = (
     "Write a file in the form that its ending names: .json (loads again), .html, .png, .svg, .pdf; .csv and .parquet "
     "where there is a table. May be repeated; numbered when there are several results."
@@ -50,6 +54,7 @@ Figure = Annotated[
 Patches = Annotated[bool, typer.Option("--patches", help="Over a picture: every patch in one colour, not smoothed.")]
 Model = Annotated[str | None, typer.Option("--model", "-m", envvar="WHENCE_MODEL", help="A name, folder or hub id.")]
 Target = Annotated[str | None, typer.Option("--target", help=TARGET)]
+Ignore = Annotated[list[str] | None, typer.Option("--ignore", metavar="WORD", help=IGNORE)]
 Save = Annotated[list[Path] | None, typer.Option("--save", metavar="FILE", help=SAVE)]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="The same as --save with a .html file.")]
 Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="The same as --save with a .csv file.")]
@@ -148,6 +153,19 @@ def target_of(subject: whence.Subject, target: str | None) -> str | int | None:
     if target is None or not is_number(target) or written:
         return target
     return int(target)
+
+
+def ignore_of(given: list[str] | None, raws: Any) -> list[Any] | None:
+    """Words to ignore as written; JSON for other forms, and numbers where there is nothing but pictures."""
+    pictures = all(map(_is_picture, raws if isinstance(raws, list) else [raws]))
+    found: list[Any] = []
+    for text in given or ():
+        read: Any = text
+        if text.lstrip().startswith(("{", "[")):
+            with suppress(ValueError, RecursionError):
+                read = json.loads(text)
+        found.append(int(text) if pictures and is_number(text) else read)
+    return found or None
 
 
 def is_number(text: str) -> bool:

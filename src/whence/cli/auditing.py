@@ -19,6 +19,8 @@ EXAMPLES = """[bold]Examples[/bold]
 whence audit reviews.tsv --limit 100 --html audit.html
 whence audit reviews.tsv --experiment permutation --experiment "adversary(restarts=10)" --layers each
 whence audit reviews.tsv --names faker:en_US,tr_TR,yo_NG --target positive --html names.html
+whence audit reviews.tsv --shortcuts --html shortcuts.html
+whence audit reviews.tsv --train train.tsv --seeds 5 --experiment "seed_variance, trained_adversary"
 whence audit ./digits -m digits --experiment "removal(methods=['gae', 'lrp'])" --resume run.jsonl"""
 EXPERIMENT = "Names or name(option=value), commas between; may be repeated. whence experiments lists them."
 LAYERS = "What layers are read and edited: last, each (in turn), all (at once), or numbers as 3 or [0, 5]."
@@ -27,7 +29,10 @@ NAMES = (
     "Ask instead whether a name moves the decision: a table with the columns name and a kind of group (origin, ...), "
     "or faker:en_US,tr_TR."
 )
+SHORTCUTS = "Ask instead which words act as shortcuts: those that decide nearly alone, wherever they stand."
 FIND = "With --names: the names to exchange in the texts, commas between; default: those of the list, and {name}."
+TRAIN = "Labelled examples: run the experiments that train copies of the model again, too, and learn from these."
+METHOD = "With --names or --shortcuts: what gives the relevance."
 READING = "attention or rollout, where weights are only read."
 RESUME = "Keep what is done in this file, and go on from it."
 ROWS = "deciding (of the tokens that the output reads) or all."
@@ -45,8 +50,11 @@ def audit(
     special: Annotated[bool, typer.Option("--special", help="Edit the weights of special tokens, too.")] = False,
     names: Annotated[str | None, typer.Option("--names", metavar="LIST", help=NAMES)] = None,
     find: Annotated[str | None, typer.Option("--find", metavar="NAMES", help=FIND)] = None,
-    method: Annotated[str | None, typer.Option("--method", help="With --names: what gives the relevance.")] = None,
+    shortcuts: Annotated[bool, typer.Option("--shortcuts", help=SHORTCUTS)] = False,
+    method: Annotated[str | None, typer.Option("--method", help=METHOD)] = None,
     target: Annotated[str | None, typer.Option("--target", help="With --names: what is explained.")] = None,
+    train: Annotated[str | None, typer.Option("--train", metavar="FILE", help=TRAIN)] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", help="With --train: how often models are trained.")] = None,
     limit: Limit = None,
     resume: Annotated[Path | None, typer.Option("--resume", help=RESUME)] = None,
     save: Save = None,
@@ -57,33 +65,24 @@ def audit(
     truncate: Truncate = False,
 ) -> None:
     """Ask whether attention explains a model's decisions: the experiments of the debate, on your data."""
-    files = files_for("Audit" if names is None else "NameAudit", save, html, csv)
+    files = files_for("ShortcutAudit" if shortcuts else "Audit" if names is None else "NameAudit", save, html, csv)
     check_folders(resume)
     named = data_of(data, "audit")
     subject = load(model, kind_of(named), device)
-    if names is not None:
-        edits = {"experiment": experiment, "layers": layers, "heads": heads, "rows": rows, "reading": reading}
-        _refuse("--names exchanges names and edits no attention", edits | {"resume": resume})
-        more = {"limit": limit or 100, "seed": seed, "truncate": truncate}
-        give(_of_names(subject, named, names, find, method, target, **more), files)
-        return
-    _refuse("without --names no name is exchanged", {"find": find, "method": method, "target": target})
-    found = whence.audit(
-        subject,
-        named,
-        specs_of(*experiment) if experiment else None,
-        layers=_choice(layers),
-        heads=_choice(heads),
-        rows=rows,  # type: ignore[arg-type]
-        special=special or None,
-        reading=reading,  # type: ignore[arg-type]
-        limit=limit,
-        seed=seed,
-        truncate=truncate,
-        resume=resume,
-        progress=True,
-    )
-    give(found, files)
+    edits: dict[str, Any] = {"layers": _choice(layers), "heads": _choice(heads), "rows": rows, "reading": reading}
+    edits |= {"special": special or None, "train": train, "seeds": seeds, "resume": resume}
+    more: dict[str, Any] = {"seed": seed, "truncate": truncate, "progress": True}
+    words = {"names": names, "find": find, "target": target}
+    if shortcuts:
+        _refuse("--shortcuts edits no attention", {"experiment": experiment, **edits, **words})
+        give(whence.audit_shortcuts(subject, named, method=method or "lrp", limit=limit or 1000, **more), files)
+    elif names is not None:
+        _refuse("--names exchanges names and edits no attention", {"experiment": experiment, **edits})
+        give(_of_names(subject, named, names, find, method, target, limit=limit or 100, **more), files)
+    else:
+        _refuse("without --names or --shortcuts no word is looked at", {**words, "method": method})
+        specs = specs_of(*experiment) if experiment else None
+        give(whence.audit(subject, named, specs, limit=limit, **edits, **more), files)
 
 
 def _of_names(
@@ -98,14 +97,12 @@ def _of_names(
     """The audit of names."""
     wanted = [part.strip() for part in find.split(",")] if find else None
     aimed = target_of(subject, target)
-    return whence.audit_names(
-        subject, data, names, target=aimed, method=method or "lrp", find=wanted, progress=True, **options
-    )
+    return whence.audit_names(subject, data, names, target=aimed, method=method or "lrp", find=wanted, **options)
 
 
 def _refuse(reason: str, given: dict[str, Any]) -> None:
     """An error for options that have no meaning together."""
-    needless = [f"--{name}" for name, value in given.items() if value]
+    needless = [f"--{name}" for name, value in given.items() if value not in (None, False, [])]
     if needless:
         raise Misuse(f"{reason}, so {' and '.join(needless)} cannot be used here; leave it out")
 

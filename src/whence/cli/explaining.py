@@ -21,6 +21,7 @@ from whence.cli.arguments import (
     Device,
     Figure,
     Html,
+    Ignore,
     InputText,
     Model,
     More,
@@ -30,6 +31,7 @@ from whence.cli.arguments import (
     Target,
     Truncate,
     figure_kind,
+    ignore_of,
     load,
     look,
     several_inputs,
@@ -46,6 +48,7 @@ EXPLAIN_EXAMPLES = """[bold]Examples[/bold]
 whence explain "a masterful film" --model ./my-model --target positive --words
 whence explain "a masterful film" -m ./my-model --method attention --layer 0 --save a.json --save a.pdf
 whence explain "a masterful film" -m ./my-model --method shap --save a.pdf --figure waterfall
+whence explain "a masterful film" -m ./my-model --ignore masterful --save a.pdf --figure intervention
 whence explain "two dogs play" "animals are outside" -m ./my-nli-model
 whence explain '{"prompt": "Paris is", "continuation": " a city"}' -m gpt2
 whence explain '{"messages": [{"role": "user", "content": "..."}]}' -m ./my-chat-model --level sentence
@@ -92,6 +95,7 @@ def _explain_or_compare(
     model: Model = None,
     method: Method = None,
     target: Target = None,
+    ignore: Ignore = None,
     words: Words = False,
     sentences: Sentences = False,
     level: AtLevel = None,
@@ -124,6 +128,7 @@ def _explain_or_compare(
     show_progress = isinstance(raws, list) and len(raws) > 1 and sys.stderr.isatty()
     settings = {"seed": seed, "batch_size": batch_size, "truncate": truncate, "progress": show_progress}
     settings["level"] = level_of(level)
+    settings["ignore"] = ignore_of(ignore, raws)
     explained = run(subject, raws, target=target_of(subject, target), **settings)
     results = explained if isinstance(explained, list) else [explained]
     if words or sentences:

@@ -14,6 +14,7 @@ from whence.cli.arguments import (
     Device,
     Figure,
     Html,
+    Ignore,
     InputText,
     Model,
     Pair,
@@ -22,6 +23,7 @@ from whence.cli.arguments import (
     Target,
     Truncate,
     figure_kind,
+    ignore_of,
     inputs,
     is_number,
     load,
@@ -73,6 +75,7 @@ def attention(
     contour: Contour = None,
     patches: Patches = False,
     figure: Figure = None,
+    ignore: Ignore = None,
     truncate: Truncate = False,
     device: Device = None,
 ) -> None:
@@ -82,7 +85,8 @@ def attention(
     heads = _heads(head)
     raws = inputs(input, pair)
     row = int(query) if query and is_number(query.removeprefix("-")) else query
-    found = whence.attention_maps(load(model, raws, device), raws, truncate=truncate)
+    subject = load(model, raws, device)
+    found = whence.attention_maps(subject, raws, truncate=truncate, ignore=ignore_of(ignore, raws))
     selected = [
         maps.view(layer=layer, head=heads, query=row, streams=streams, all_heads=all_heads, all_layers=all_layers)
         for maps in (found if isinstance(found, list) else [found])

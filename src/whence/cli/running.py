@@ -74,49 +74,38 @@ def run(
 ) -> None:
     """Explain and measure every row of a data set, into a folder of Parquet files; a run that was stopped goes on."""
     files = files_for("Verification" if verify else "RunSummary", save, html)
+    asked = bool(data or method or metric or experiment)
     if status is not None or verify is not None:
-        if data or method or metric or experiment:
+        if asked:
             raise Misuse("--status and --verify look at a run that exists; give them no data and no methods")
-        found: Any = (
-            whence.load_run(status).summary()
-            if status is not None
-            else whence.verify(verify or "", chunks=sample, threads=threads, seed=seed)
-        )
-        give(found, files)
-        if verify is not None and found.verdict == "different":
-            raise typer.Exit(1)
+        _look(status, verify, files, chunks=sample, threads=threads, seed=seed)
         return
-    if plan is not None:
-        if data or method or metric or experiment:
-            raise Misuse("--plan names data and methods; give them there or here, not both")
-        wanted = read_plan(plan)
-    else:
-        wanted = whence.Plan(
-            model=_model(model, data),
-            data=_data(data),
-            methods=specs_of(*(method or ())),
-            metrics=specs_of(*(metric or ())),
-            experiments=specs_of(*(experiment or ())),
-            target=target,
-            limit=limit,
-            seed=seed,
-            truncate=truncate,
-            inputs=not no_inputs,
-            chunk=chunk,
-            folder=out,
-            device=device,
-        )
-    done = whence.run(
-        wanted,
-        engine=engine,  # type: ignore[arg-type]
-        workers=workers,
-        threads=threads,
-        address=address,
-        strict=strict,
-        wait=wait,
-        progress=True,
-    )
-    give(done.summary(), files)
+    if plan is not None and asked:
+        raise Misuse("--plan names data and methods; give them there or here, not both")
+    specs = {"methods": method, "metrics": metric, "experiments": experiment}
+    options = {"target": target, "limit": limit, "seed": seed, "truncate": truncate, "chunk": chunk, "device": device}
+    wanted = read_plan(plan) if plan else _plan(data, model, specs, options, folder=out, inputs=not no_inputs)
+    where: dict[str, Any] = {"engine": engine, "workers": workers, "threads": threads, "address": address}
+    give(whence.run(wanted, **where, strict=strict, wait=wait, progress=True).summary(), files)
+
+
+def _look(status: Path | None, verify: Path | None, files: list[Path], **options: Any) -> None:
+    """Show how far a run is, or whether a sample of it comes out the same; where not, the command fails."""
+    if verify is None:
+        give(whence.load_run(status or "").summary(), files)
+        return
+    found = whence.verify(verify, **options)
+    give(found, files)
+    if found.verdict == "different":
+        raise typer.Exit(1)
+
+
+def _plan(
+    data: list[str] | None, model: str | None, specs: dict[str, list[str] | None], options: dict[str, Any], **more: Any
+) -> whence.Plan:
+    """The plan that the options of the command say."""
+    resolved: dict[str, Any] = {name: specs_of(*(given or ())) for name, given in specs.items()}
+    return whence.Plan(_model(model, data), _data(data), **resolved, **options, **more)
 
 
 def _data(data: list[str] | None) -> tuple[Path, ...]:

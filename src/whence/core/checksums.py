@@ -55,15 +55,26 @@ def digest_of(value: Any) -> str:
     elif isinstance(value, Storable):
         value = digest_of(value.to_dict())
     elif hasattr(value, "__code__"):
-        held = [cell.cell_contents for cell in value.__closure__ or ()]  # the variables around a function
-        value = [value.__qualname__, _code(value.__code__), digest_of([held, value.__defaults__, value.__kwdefaults__])]
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]  # the variables around a function
+        held = [one for one in cells if one is not value]  # one that calls itself is among them
+        value = [
+            value.__qualname__,
+            code_of(value.__code__),
+            digest_of([held, value.__defaults__, value.__kwdefaults__]),
+        ]
     elif not isinstance(value, (str, int, float, bool, Path, type(None))):
         pixels = np.asarray(value.detach().cpu().float() if hasattr(value, "detach") else value)
         value = [type(value).__name__, pixels.shape, "" if pixels.dtype == object else pixels.tobytes().hex()]
     return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _code(code: CodeType) -> list[Any]:
-    """What a function does, without where it was written."""
-    constants = [_code(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts]
-    return [code.co_code.hex(), code.co_names, constants]
+def code_of(code: CodeType) -> list[Any]:
+    """What a function does, without where it was written; the same in every process of one version of Python."""
+    return [code.co_code.hex(), list(code.co_names), [_constant(one) for one in code.co_consts]]
+
+
+def _constant(value: Any) -> Any:
+    """A constant of a function; the order of a set differs from process to process."""
+    if isinstance(value, CodeType):
+        return code_of(value)
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)

@@ -12,10 +12,11 @@ PACKAGES = {
     "method": "whence.methods",
     "metric": "whence.measure.metrics",
     "experiment": "whence.debate.experiments",
+    "loss": "whence.guidance.losses",
     "view": "whence.views",
 }
 
 
 def load(kind: str) -> None:
-    """Register everything of a kind: "method", "metric", "experiment" or "view"."""
+    """Register everything of a kind: "method", "metric", "experiment", "loss" or "view"."""
     importlib.import_module(PACKAGES[kind])

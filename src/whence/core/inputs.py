@@ -33,6 +33,7 @@ class Input(Storable):
     # Numbers of the tokens whose outputs the decision is read from: one, or all of an answer's context; -1 for a token
     # that was deleted. Empty where the model decides once for the whole input.
     decides: tuple[int, ...] = ()
+    ignored: tuple[int, ...] = ()  # features that must not count: attention to them is closed in every pass
     # Token ids whose log-probabilities are read at the tokens `decides`, one each: a statement of the output.
     answer: tuple[int, ...] = ()
     # The number of the unit that every token belongs to, as of its sentence, where tokens are not explained one by one.
@@ -247,6 +248,7 @@ def merged(x: Input, starts: np.ndarray, level: str = "") -> Input:
         words=x.words[starts],
         generated=tuple(int(np.searchsorted(starts, i, side="right")) - 1 for i in x.generated),
         decides=tuple(int(np.searchsorted(starts, i, side="right")) - 1 for i in x.decides),
+        ignored=_wholly_ignored(x, starts),
     )
 
 
@@ -262,6 +264,13 @@ def unmerged(x: Input) -> Input:
     special = x.special[x.units] if x.units is not None else x.pieces.special
     shared: dict[str, Any] = {name: getattr(x, name) for name in ("raw", "tensors", "texts", "image", "level", "notes")}
     return replace(x.pieces, special=special, units=x.units if x.level else None, **shared)
+
+
+def _wholly_ignored(x: Input, starts: np.ndarray) -> tuple[int, ...]:
+    """The numbers of the words or sentences all of whose features are ignored."""
+    ends, gone = [*starts[1:], len(x.features)], set(x.ignored)
+    spans = enumerate(zip(starts, ends, strict=True))
+    return tuple(number for number, (first, end) in spans if gone and gone.issuperset(range(first, end)))
 
 
 def _whole(x: Input, first: int, end: int) -> tuple[str, tuple[int, int]]:

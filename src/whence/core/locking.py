@@ -28,8 +28,10 @@ def locked(path: Path, wait: bool = False) -> Iterator[None]:
 @contextmanager
 def held(file: IO[bytes], wait: bool = False) -> Iterator[None]:
     """Hold the lock of an open file."""
+    tries = 0
     while not _taken(file):
-        if not wait:
+        tries += 1
+        if not wait and tries > 1:  # `is_locked` of another process holds a free lock for a moment
             raise Busy(f"another process holds {file.name}")
         time.sleep(POLL)
     try:

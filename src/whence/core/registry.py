@@ -1,18 +1,18 @@
-"""One record per method, metric and experiment; specs such as `lrp(rules='ah')`; look-up with suggestions."""
+"""One record per method, metric, experiment and loss; specs such as `lrp(rules='ah')`; look-up with suggestions."""
 
 from __future__ import annotations
 
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 from whence.core import extensions, papers, specs, tasks
 from whence.core.wording import shown, suggest
 
-RESERVED = ("target", "seed", "batch_size", "truncate", "progress", "level")  # options of `explain` itself
+RESERVED = ("target", "seed", "batch_size", "truncate", "progress", "level", "ignore")  # options of `explain` itself
 # Options that methods had once, and what is written instead.
 MOVED = {"unit": "units are an option of explain and compare: level='word', 'sentence', 'message', 'document' or spans"}
 
@@ -36,7 +36,7 @@ class Record:
     """All that is known of a method, metric or experiment: the only place where it is written down."""
 
     name: str
-    kind: str  # "method", "metric" or "experiment"
+    kind: str  # "method", "metric", "experiment" or "loss"
     function: Callable[..., Any]
     family: str
     summary: str
@@ -52,6 +52,7 @@ class Record:
     question: str = ""  # experiments: what is asked
     conclude: Callable[..., Any] | None = None  # experiments: from the numbers of all examples to the answer
     limits: tuple[str, ...] = ()  # experiments: what the answer does not say
+    pulls: Callable[..., tuple[str, int]] | None = None  # losses: from the options to what is pulled, and which way
 
     def spec(self, options: Mapping[str, Any] | None = None) -> str:
         """The name with the options that differ from their defaults."""
@@ -98,7 +99,7 @@ class Record:
         return {name: option.default for name, option in self.options.items()} | dict(options)
 
 
-_records: dict[str, dict[str, Record]] = {"method": {}, "metric": {}, "experiment": {}}
+_records: dict[str, dict[str, Record]] = {"method": {}, "metric": {}, "experiment": {}, "loss": {}}
 
 
 def method(
@@ -154,6 +155,30 @@ def experiment(
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         facts: dict[str, Any] = {"question": question, "conclude": conclude, "limits": limits}
         _add("experiment", function, family=family, paper=paper, **facts)
+        return function
+
+    return register
+
+
+def loss(
+    *,
+    needs: tuple[str, ...],
+    paper: str = "",
+    family: str = "attention",
+    pulls: Callable[..., tuple[str, int]] | None = None,
+) -> Callable[..., Any]:
+    """Register a loss of training: `function(seen, *, options)` -> a number with its graph, of what a pass saw.
+
+    `needs` says what the pass records, "marks" (rationales), "base" (the outputs before training) and "gradient" (a
+    second backward pass) among it. Every loss has the option `weight`, which the function itself is not given. `pulls`
+    tells from the options what is pulled, and which way, +1 or -1: two losses that pull both ways are refused.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        _add("loss", function, family=family, paper=paper, needs=needs, pulls=pulls)
+        record = _records["loss"][function.__name__]
+        options = {**record.options, "weight": Option("weight", Annotated[float, specs.Between(0, 10**6)], 1.0)}
+        _records["loss"][function.__name__] = replace(record, options=types.MappingProxyType(options))
         return function
 
     return register
@@ -234,4 +259,5 @@ class Explained:
     base: Any = None  # (batch,) f(baseline) where the method has a baseline
     details: dict[str, Any] = field(default_factory=dict)  # name -> (batch, ...) tensor, or a list with one per example
     notes: tuple[str, ...] = ()
+    own_notes: Sequence[tuple[str, ...]] = ()  # further notes, one tuple per example
     signed: bool | None = None  # where the options decide it; None: as the record promises

@@ -18,6 +18,7 @@ import numpy as np
 from whence.core import display, extensions, geometry, shap_export
 from whence.core.agreement import rank_agreement
 from whence.core.inputs import Input, Target, check_axis, merged, sentence_starts, unit_starts, word_starts
+from whence.core.interventions import Intervention
 from whence.core.looks import look_of
 from whence.core.storage import VERSION, Storable, floats, read_only
 from whence.core.wording import in_one_line, shown
@@ -134,7 +135,9 @@ class Attribution(Result):
     visible: np.ndarray = None  # type: ignore[assignment]  # like scores: what the row could see; None: everything
     details: dict[str, Any] = field(default_factory=dict)  # arrays and plain values, by name
     notes: tuple[str, ...] = ()  # what the caller should know: default method, guessed target, truncation
+    intervention: Intervention | None = None  # attention that was closed or edited in every pass
     signs: bool | None = None  # whether views show signs; None: where the method has any, so that there is a base
+    sinks: np.ndarray = None  # type: ignore[assignment]  # (feature,) bool: attention sinks; None: no feature is one
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -145,6 +148,9 @@ class Attribution(Result):
         visible = np.ones(self.scores.shape) if self.visible is None else self.visible
         self._set("visible", read_only(np.array(visible, dtype=bool)))
         self._check_shape("visible", self.axes)
+        sinks = np.zeros(len(self.features)) if self.sinks is None else self.sinks
+        self._set("sinks", read_only(np.array(sinks, dtype=bool)))
+        self._check_shape("sinks", ("feature",))
         for name in ("output", "base", "residual"):
             self._set_per_row(name)
         if isinstance(self.target, tuple):
@@ -230,6 +236,7 @@ class Attribution(Result):
             scores=scores,
             input=merged(self.input, starts),
             visible=visible,
+            sinks=np.logical_and.reduceat(self.sinks, starts),
             residual=self.residual if reduce == "sum" else None,
             notes=self.notes if note in self.notes else (*self.notes, note),
         ).stamp(self.provenance)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from whence.core.inputs import Input, Target
 from whence.core.registry import Record
 from whence.core.statistics import means_of
 from whence.core.wording import counted
+from whence.debate.retraining import Lesson, retraining
 from whence.debate.scenes import Scene, Undefined, Values
 from whence.debate.verdicts import Conclusion, Evidence
 from whence.measure.datasets import as_target, assumptions, read
@@ -93,6 +94,7 @@ def audited(
     experiments: Sequence[str] | None = None,
     shared: Mapping[str, Any] | None = None,
     *,
+    train: Any = None,
     limit: int | None = None,
     seed: int = 0,
     truncate: bool = False,
@@ -100,7 +102,9 @@ def audited(
     progress: bool = False,
 ) -> Audit:
     """Every experiment on a data set; the arguments are those of `whence.audit`, `shared` its options for all."""
-    chosen = [_resolved(spec, shared or {}) for spec in experiments or usual_experiments()]
+    chosen = [_resolved(spec, shared or {}) for spec in experiments or usual_experiments(train is not None)]
+    _check_training(chosen, train)
+    asking = [spec for spec in chosen if spec[0].family != "training"]
     raws, labels, _ = read(data, limit)
     known = [[None if subject.generates else as_target(subject, label)] for label in labels]
     examples, encoded = encode_examples(subject, raws, known, [None] * len(raws), truncate)
@@ -108,10 +112,12 @@ def audited(
         model=subject.name,
         weights="" if resume is None else model_hash(subject),
         examples=examples,
-        experiments=tuple(record.spec(options) for record, options in chosen),
+        experiments=tuple(record.spec(options) for record, options in asking),
         seed=seed,
         truncate=truncate,
     )
+    items = [encoded.items.get(n) or subject.encode(raw, truncate=truncate) for n, raw in enumerate(raws)]
+    lessons = _lessons(subject, chosen, train, items, known, seed, truncate)
     rows = _run(plan, subject, encoded.items, resume, progress)
     notes = [f"Cut to the model's length: {encoded.cut} of {len(raws)} inputs."] if encoded.cut else []
     if len(rows) > len(raws):
@@ -119,10 +125,10 @@ def audited(
             f"Every generated token counts as an example, {len(rows)} of {counted(len(raws), 'input')}; tokens of one "
             "text depend on each other, so intervals are too narrow."
         )
-    texts = [_text(encoded.items.get(n) or subject.encode(raw, truncate=truncate)) for n, raw in enumerate(raws)]
+    texts = [_text(item) for item in items]
     given = ["" if label is None else str(label) for label in labels]
     return Audit(
-        findings=tuple(_finding(number, spec, rows, seed) for number, spec in enumerate(chosen)),
+        findings=tuple(_findings(chosen, rows, lessons, seed)),
         model=subject.name,
         examples=tuple(texts[row.example] for row in rows),
         predicted=tuple(row.predicted for row in rows),
@@ -133,9 +139,10 @@ def audited(
     )
 
 
-def usual_experiments() -> list[str]:
-    """What is run when no experiment is named: all that read or edit attention."""
-    return [record.name for record in registry.records("experiment") if record.family == "attention"]
+def usual_experiments(training: bool = False) -> list[str]:
+    """What is run when no experiment is named: all that read or edit attention; those that retrain, where they can."""
+    families = ("attention", "training") if training else ("attention",)
+    return [record.name for record in registry.records("experiment") if record.family in families]
 
 
 def _resolved(spec: str, shared: Mapping[str, Any]) -> tuple[Record, dict[str, Any]]:
@@ -143,6 +150,41 @@ def _resolved(spec: str, shared: Mapping[str, Any]) -> tuple[Record, dict[str, A
     record, options = registry.resolve("experiment", spec)
     for_all = {name: value for name, value in shared.items() if name in record.options and name not in options}
     return record, registry.validate(record, {**for_all, **options})
+
+
+def _check_training(chosen: Sequence[tuple[Record, dict[str, Any]]], train: Any) -> None:
+    """Experiments that retrain need examples to learn from, and such examples need an experiment that retrains."""
+    learning = [record.name for record, _ in chosen if record.family == "training"]
+    if learning and train is None:
+        raise ValueError(f"{learning[0]} trains the model again; give it labelled examples to learn from, as train=")
+    if train is not None and not learning:
+        names = [record.name for record in registry.records("experiment") if record.family == "training"]
+        raise ValueError(f"train= is for experiments that train the model again, and none is named; add {names[0]!r}")
+
+
+def _lessons(
+    subject: Subject,
+    chosen: Sequence[tuple[Record, dict[str, Any]]],
+    train: Any,
+    items: list[Input],
+    known: Sequence[Sequence[Any]],
+    seed: int,
+    truncate: bool,
+) -> dict[int, Lesson | str]:
+    """What experiments that retrain found, by their number among all; or why one is not defined."""
+    learning = [number for number, (record, _) in enumerate(chosen) if record.family == "training"]
+    if not learning:
+        return {}
+    labels = [_label(subject, own[0], item) for own, item in zip(known, items, strict=True)]
+    training = retraining(subject, train, items, labels, seed, truncate)
+    found: dict[int, Lesson | str] = {}
+    for number in learning:
+        record, options = chosen[number]
+        try:
+            found[number] = record.function(training, **options)
+        except Undefined as reason:
+            found[number] = str(reason)
+    return found
 
 
 def _text(item: Input) -> str:
@@ -186,6 +228,9 @@ def audited_rows(
 ) -> list[Row]:
     """Every experiment on these examples, by their numbers in the data set, on which random choices depend."""
     chosen = [registry.resolve("experiment", spec) for spec in experiments]
+    for record, _ in chosen:
+        if record.family == "training":
+            raise ValueError(f"{record.name} trains the model again and is for whence.audit with train=; leave it out")
     engine = MaskedRuns(subject)
     found = []
     with subject.lent():
@@ -254,7 +299,26 @@ def _from_record(parsed: dict[str, Any]) -> ChunkRows:
 # ---- findings --------------------------------------------------------------------------------------------------------
 
 
-def _finding(number: int, spec: tuple[Record, dict[str, Any]], rows: list[Row], seed: int) -> Finding:
+def _findings(
+    chosen: Sequence[tuple[Record, dict[str, Any]]], rows: list[Row], lessons: Mapping[int, Lesson | str], seed: int
+) -> Iterator[Finding]:
+    """What every experiment comes to; those that retrain have numbers of their own."""
+    asked = 0
+    for number, spec in enumerate(chosen):
+        lesson = lessons.get(number)
+        if lesson is None:
+            yield _finding(spec, [r.values[asked] for r in rows], [r.undefined[asked] for r in rows], seed)
+            asked += 1
+        elif isinstance(lesson, str):
+            yield _finding(spec, [{} for _ in rows], [lesson] * len(rows), seed)
+        else:
+            found = _finding(spec, lesson.values, [""] * len(rows), seed)
+            yield replace(found, tables=(*found.tables, *lesson.tables), notes=(*found.notes, *lesson.notes))
+
+
+def _finding(
+    spec: tuple[Record, dict[str, Any]], rows: Sequence[Values], undefined: Sequence[str], seed: int
+) -> Finding:
     """What an experiment comes to over all rows."""
     record, options = spec
     facts: dict[str, Any] = {
@@ -264,8 +328,8 @@ def _finding(number: int, spec: tuple[Record, dict[str, Any]], rows: list[Row], 
         "limits": record.limits,
         "paper": record.paper,
     }
-    reasons = dict.fromkeys(row.undefined[number] for row in rows if row.undefined[number])
-    by_place = _by_place([row.values[number] for row in rows])
+    reasons = dict.fromkeys(reason for reason in undefined if reason)
+    by_place = _by_place(rows)
     if not any(by_place.values()):
         reason = next(iter(reasons), "no example has enough features whose weights may be edited")
         return Finding(answer=f"The question is not defined here: {reason}.", grade="cannot tell", **facts)
@@ -277,7 +341,7 @@ def _finding(number: int, spec: tuple[Record, dict[str, Any]], rows: list[Row], 
     headline = next(iter(found.values()))
     notes = [*headline.notes]
     if reasons:
-        missing = sum(bool(row.undefined[number]) for row in rows)
+        missing = sum(map(bool, undefined))
         notes.append(f"Not defined for {counted(missing, 'example')}: {next(iter(reasons))}.")
     return Finding(
         answer=headline.answer,
@@ -290,7 +354,7 @@ def _finding(number: int, spec: tuple[Record, dict[str, Any]], rows: list[Row], 
     )
 
 
-def _by_place(rows: list[Values]) -> dict[str, dict[str, np.ndarray]]:
+def _by_place(rows: Sequence[Values]) -> dict[str, dict[str, np.ndarray]]:
     """The numbers of all rows, place -> name -> (example,); where there are several places, their mean first, as ""."""
     places = dict.fromkeys(place for row in rows for place in row)
     names = dict.fromkeys(name for row in rows for own in row.values() for name in own)

@@ -40,5 +40,7 @@ TargetLike: TypeAlias = str | int | Target | Function | None
 TargetLikes: TypeAlias = TargetLike | Sequence[TargetLike]  # one for all inputs, or a list with one per input
 # What is known to decide: phrases, pairs of characters, marks of scores, words or pixels, or the file of a mask.
 Truth: TypeAlias = str | Path | Sequence[Any] | npt.NDArray[Any] | Mapping[str, Any] | None
+# What must not count: words or phrases, numbers of features, pairs of characters, {"word": ..., "occurrence": n}.
+Ignore: TypeAlias = str | Mapping[str, Any] | list[Any] | None
 # Examples for `evaluate` and `arbitrate`: inputs, records or Examples in a list; a data frame; a file or folder.
 Data: TypeAlias = str | Path | Sequence[Any] | Column | npt.NDArray[Any] | Frame

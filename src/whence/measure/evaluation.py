@@ -29,6 +29,7 @@ from whence.measure.plans import (
 )
 from whence.measure.rationales import marks
 from whence.model.identity import model_hash
+from whence.model.interventions import described
 from whence.model.masked_runs import MaskedRuns
 from whence.model.subject import Subject
 from whence.model.target_specs import resolve
@@ -155,6 +156,8 @@ def _notes(subject: Subject, targets: list[Any], target: Any, cut: int) -> tuple
         notes.append(f"Explained: the label given, of {known} of {len(targets)} inputs.")
     elif not subject.generates:
         notes.append("Explained: the output." if subject.regression else "Explained: what the model predicts.")
+    if under := described(subject):
+        notes.append(f"Under an intervention on attention: {', '.join(f'{k} {v}' for k, v in under.items())}.")
     if cut:
         notes.append(f"Cut to the model's length: {cut} of {len(targets)} inputs.")
     return tuple(notes)

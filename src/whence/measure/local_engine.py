@@ -98,7 +98,7 @@ def resume_hint(
     try:
         yield
     except BaseException as error:
-        if not _interrupted(error):
+        if not interrupted(error):
             raise
         count = f"{sum(result.examples for result in done.values())} of {examples} examples"
         if not resumable:
@@ -111,7 +111,7 @@ def resume_hint(
         raise KeyboardInterrupt from error
 
 
-def _interrupted(error: BaseException | None) -> bool:
+def interrupted(error: BaseException | None) -> bool:
     """Whether Ctrl-C caused the error: an interrupt inside torch may surface as another error."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__

@@ -11,9 +11,8 @@ import numpy as np
 from PIL import Image
 
 from whence.core.inputs import Input
+from whence.core.spans import Span, features_at, phrase_spans
 from whence.core.wording import shown
-
-Span = tuple[int, int]  # the first character, and the one after the last
 
 
 def marks(item: Input, truth: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -46,8 +45,7 @@ def marks(item: Input, truth: Any, shape: tuple[int, ...]) -> np.ndarray:
                 f"truth has the shape {_array(named).shape}, and {' or '.join(map(str, dict.fromkeys(fitting)))} was "
                 "expected: one mark per score, per pixel or per word"
             )
-        for number, (feature_part, (start, end)) in enumerate(zip(item.parts, item.offsets, strict=True)):
-            marked[number] |= feature_part == part and any(start < after and first < end for first, after in spans)
+        marked |= features_at(item, part, spans)
     return np.broadcast_to(marked, shape)
 
 
@@ -108,11 +106,9 @@ def _places(text: str, truth: Any) -> list[Span] | None:
 
 
 def _occurrences(text: str, phrase: str) -> list[Span]:
-    """Every place where a phrase stands as whole words; without any, as in languages without spaces, every place."""
-    plain = re.escape(phrase.strip())
-    for pattern in (rf"(?<!\w){plain}(?!\w)", plain) if plain else ():
-        if found := [place.span() for place in re.finditer(pattern, text)]:
-            return found
+    """Every place where a phrase stands; an error where there is none."""
+    if found := phrase_spans(text, phrase):
+        return found
     raise ValueError(f"the truth names {shown(phrase)}, which is not in the text")
 
 

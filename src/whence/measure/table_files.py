@@ -16,6 +16,7 @@ from whence.core.files import TABLES
 from whence.core.wording import in_one_line, shown
 
 DELIMITED = (".csv", ".tsv")
+MAX_CELL = 2**24  # characters of a cell: a quote that is not closed must not read the rest of a large file
 BATCH_ROWS = 256  # rows of a Parquet file that are in memory at a time
 BUFFER_BYTES = 2**20  # of a column of a Parquet file that are read at a time
 DELIMITERS = {";": "Semicolons", "\t": "Tabs"}  # what parts the cells of a CSV, where that is no comma
@@ -84,7 +85,7 @@ def _told(file: Path, quotes: str) -> Iterator[None]:
     except csv.Error as error:
         raise ValueError(
             f"{file.name} cannot be read as a table ({in_one_line(error)}); look for a quote that is not closed, or a "
-            f"cell of more than {csv.field_size_limit():,} characters"
+            f"cell of more than {MAX_CELL:,} characters"
         ) from error
 
 
@@ -110,7 +111,7 @@ def _delimited(file: Path, lines: Iterator[str], quotes: str) -> Iterator[TableR
             yield line
 
     style: Any = csv.QUOTE_NONE if quotes == "text" else csv.QUOTE_MINIMAL
-    rows = csv.reader(watched(), delimiter=delimiter, quoting=style, strict=True)
+    rows = _long_cells(csv.reader(watched(), delimiter=delimiter, quoting=style, strict=True))
     names = _names(file, next(rows, []), first)
     end, number = _end(last), 0
     for row in rows:
@@ -127,6 +128,19 @@ def _delimited(file: Path, lines: Iterator[str], quotes: str) -> Iterator[TableR
             yield TableRow({}, f"{file.name}, row {number} has more cells than the header names{hint}")
         else:
             yield TableRow(dict(zip(names, row, strict=False)))
+
+
+def _long_cells(rows: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Rows whose cells may be long. The limit is one of the process, so every row gives it back as it was."""
+    while True:
+        before = csv.field_size_limit(MAX_CELL)
+        try:
+            row = next(rows, None)
+        finally:
+            csv.field_size_limit(before)
+        if row is None:
+            return
+        yield row
 
 
 def _delimiter(file: Path, header: str) -> str:
@@ -222,7 +236,7 @@ def _wrong_as_quoting(lines: Iterable[str]) -> str:
     """Why quotes around the cells of a table with tabs cannot be quoting; "" where they can be."""
     width, number = 0, 0
     try:
-        for row in csv.reader(lines, delimiter="\t", strict=True):
+        for row in _long_cells(csv.reader(lines, delimiter="\t", strict=True)):
             if not row:
                 continue
             width = width or len(row)

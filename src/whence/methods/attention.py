@@ -16,6 +16,8 @@ from torch import Tensor
 
 from whence.core.registry import Explained, method
 from whence.core.specs import Between, Number, Share
+from whence.methods.rollouts import collapse_notes, with_halves
+from whence.methods.sinks import Sinks, sink_tokens, without_sinks
 from whence.model.batching import Batch
 from whence.model.passes import Trace
 from whence.model.subject import Subject
@@ -40,28 +42,34 @@ def attention(
     heads: Heads = "mean",
     read: Read = "row",
     scores: bool = False,
+    sinks: Literal["keep", "exclude"] = "keep",
 ) -> Explained:
     """Raw attention weights of one layer (or the mean of several), heads reduced, read at the deciding token.
 
     `read`: "row" is what the deciding token attends to; "received", "received_sum" and "received_max" are the mean, sum
     and maximum over all queries of what a token receives; "column" is the attention paid to the deciding token.
     `scores` reads the scores that the softmax is given, which have a sign, in place of the weights that it makes; a
-    token then receives only from the queries that may see it.
+    token then receives only from the queries that may see it. `sinks="exclude"` takes attention sinks out of the map
+    and scales what is left of each row to the sum that it had.
     """
+    if scores and sinks != "keep":
+        raise ValueError("sinks='exclude' divides what is left of attention weights, and scores=True reads none")
     trace = subject.trace(batch, target, ("scores",) if scores else ())
+    tokens = sink_tokens(subject, batch) if sinks != "keep" else torch.zeros_like(batch.mask)
     layers = layer if isinstance(layer, list) else [layer]
     by_stream: dict[str, Tensor] = {}
-    sinks = []
+    learned = []  # the shares of learned sinks
     for records in by_key_stream(subject, trace):
         chosen = [of_layer(records, number, subject) for number in layers]
         values = [record.scores if scores else record.weights for record in chosen]  # (batch, head, query, key) each
         maps = torch.stack([reduced(one, heads) for one in values]).mean(0)  # (batch, query, key)
+        maps, _ = without_sinks(maps, tokens, sinks, batch.span(records[0].query), batch.span(records[0].key))
         # A score of 0 in every head marks a masked pair; a weight of 0 is a weight like any other.
         counts = torch.stack([(one != 0).any(1) | (not scores) for one in values]).any(0)
         by_stream[records[0].key] = _read_map(maps, counts, records[0], trace, batch, read)
         sink = torch.stack([record.sink.mean(1) for record in chosen]).mean(0)  # (batch, query)
-        sinks.append(mean_of_rows(sink[..., None], trace.deciding[records[0].query] & real(records[0], batch))[:, 0])
-    details = _sink_details(torch.stack(sinks).amax(0))
+        learned.append(mean_of_rows(sink[..., None], trace.deciding[records[0].query] & real(records[0], batch))[:, 0])
+    details = _sink_details(torch.stack(learned).amax(0))
     return Explained(subject.on_features(batch, by_stream), details=details, signed=scores)
 
 
@@ -76,29 +84,42 @@ def rollout(
     discard: Annotated[float, Between(0, 1, without_most=True)] = 0.0,
     start_layer: FirstLayer = 0,
     read: Read = "row",
-) -> Tensor:
+    sinks: Sinks = "keep",
+) -> Explained:
     """Attention followed through all layers: the product of (1 - w) A + w I, later layers on the left.
 
     `residual` is w, the share that stays in place (0.5 in the paper); `discard` drops that share of the smallest
     weights of every map and fills the rows up again; `start_layer` leaves out the first layers; `read` is as in
-    `attention`.
+    `attention`. `sinks="exclude"` takes attention sinks out of every map and scales what is left of each row to the sum
+    that it had; "stay" reads attention to a sink as doing nothing, so that its share stays in place.
     """
+    tokens = sink_tokens(subject, batch) if sinks != "keep" else torch.zeros_like(batch.mask)
 
     def tile(
         state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor | None, share: float
     ) -> None:
         maps = weights.sum(1) * share if heads == "mean" else reduced(weights, heads)
-        maps = _discarded(maps, discard, rows, keys, batch)
+        maps, stays = without_sinks(_discarded(maps, discard, rows, keys, batch), tokens, sinks, rows, keys)
         added[:, :, keys] += (1 - residual) * state[:, :, rows] @ maps.to(state.dtype)
+        if sinks != "keep":
+            added[:, :, rows] += (1 - residual) * state[:, :, rows] * stays[:, None].to(state.dtype)
 
     def merge(state: Tensor, added: Tensor, queries: slice) -> Tensor:
         added += state
         added[:, :, queries] -= (1 - residual) * state[:, :, queries]
         return added
 
-    fold = Fold(lambda deciding: reading(subject, batch, deciding, read), tile, merge)
-    in_tiles = heads == "mean" and not discard and read in ONE_ROW  # other options need whole maps
-    return folded(subject, batch, target, fold, read, start_layer, in_tiles=in_tiles)
+    def start(deciding: dict[str, Tensor]) -> Tensor:
+        rows = reading(subject, batch, deciding, read)
+        return with_halves(rows if residual else rows.double(), batch)  # what stays in place keeps entries from 0
+
+    # Other options need whole maps.
+    in_tiles = heads == "mean" and not discard and read in ONE_ROW and sinks != "exclude"
+    state, trace = fold_state(
+        subject, batch, target, Fold(start, tile, merge, gradient=False), start_layer, in_tiles=in_tiles
+    )
+    scores = _of_state(state[:, 2:], batch, trace, read)
+    return Explained(scores, own_notes=collapse_notes(state[:, :2], scores, batch))
 
 
 @method(family="attention", signed=False, needs=("attention", "deciding"), paper="arXiv:2005.00928")
@@ -112,12 +133,13 @@ def flow(
     start_layer: FirstLayer = 0,
     scale: Annotated[int, Between(1, 10**9)] = 10**6,
     matrix: bool = False,
+    sinks: Sinks = "keep",
 ) -> Explained:
     """The greatest flow from the deciding token to each input token, with attention as the capacities of the edges.
 
     Edges carry (1 - w) A + w I as in `rollout`, in units of 1 / `scale`, since the solver counts in whole numbers; the
     flows of a row are then divided by their sum. Several deciding tokens of a stream share its source equally. `matrix`
-    puts the flows from every token to every other into the details.
+    puts the flows from every token to every other into the details. `sinks` is as in `rollout`.
     """
     from whence.methods.maxflow import Graph
 
@@ -125,13 +147,17 @@ def flow(
     start = readers(subject, trace, batch, "row")[:, 0]  # (batch, feature)
     blocks = steps(subject, trace, start_layer)
     mask = batch.mask.cpu().numpy()
+    tokens = sink_tokens(subject, batch) if sinks != "keep" else torch.zeros_like(batch.mask)
     raw = np.zeros(mask.shape)
     matrices = []
     for row in range(len(batch)):
         layers = []
         for record in blocks:
-            weights = (1 - residual) * reduced(record.weights[row : row + 1], heads)[0]
-            layers.append((weights.double().cpu().numpy(), batch.span(record.query), batch.span(record.key)))
+            rows, keys = batch.span(record.query), batch.span(record.key)
+            maps = reduced(record.weights[row : row + 1], heads)
+            maps, stays = without_sinks(maps, tokens[row : row + 1], sinks, rows, keys)
+            weights = (1 - residual) * (maps + torch.diag_embed(stays) if record.query == record.key else maps)[0]
+            layers.append((weights.double().cpu().numpy(), rows, keys))
         graph = Graph(layers, residual, mask[row], scale)
         if matrix:
             matrices.append(graph.matrix()[mask[row]][:, mask[row]])
@@ -161,14 +187,22 @@ def folded(
     *,
     in_tiles: bool = True,
 ) -> Tensor:
-    """The scores (batch, feature) of a fold over all attention blocks, last to first.
+    """The scores (batch, feature) of a fold over all attention blocks, last to first; `in_tiles` as in `fold_state`."""
+    state, trace = fold_state(subject, batch, target, fold, start_layer, in_tiles=in_tiles)
+    return _of_state(state, batch, trace, read)
+
+
+def fold_state(
+    subject: Subject, batch: Batch, target: Aim, fold: Fold, start_layer: FirstLayer = 0, *, in_tiles: bool = True
+) -> tuple[Tensor, Trace | None]:
+    """The state (batch, row, feature) of a fold over all attention blocks, and the trace that it was made from.
 
     `in_tiles` says that the fold may be given attention a head and some rows at a time; the subject then does so for
     long inputs, whose attention would not fit into memory.
     """
     state = fold_attention(subject, batch, target, fold, start_layer) if in_tiles else None
     if state is not None:
-        return state[:, -1].masked_fill(~batch.mask, 0.0)
+        return state, None
     trace = subject.trace(batch, target)
     blocks = steps(subject, trace, start_layer)
     state = fold.start(trace.deciding)
@@ -178,6 +212,13 @@ def folded(
         weights = record.weights
         fold.tile(state, added, queries, batch.span(record.key), weights, gradient, 1 / weights.shape[1])
         state = fold.merge(state, added, queries)
+    return state, trace
+
+
+def _of_state(state: Tensor, batch: Batch, trace: Trace | None, read: Read) -> Tensor:
+    """The scores (batch, feature) of a fold's state; without a trace the fold went by tiles, and one row is read."""
+    if trace is None:
+        return state[:, -1].masked_fill(~batch.mask, 0.0)
     return finished(state, batch, trace, read)
 
 

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from whence.core.registry import Explained, method
 from whence.methods.attention import FirstLayer, LayerNumbers, folded, reading, real, steps
+from whence.methods.sinks import sink_tokens
 from whence.model.batching import Batch
+from whence.model.precision import wide
 from whence.model.subject import Subject
 from whence.model.tap import AttentionRecord
 from whence.model.targets import Aim
@@ -30,14 +32,14 @@ def grad_sam(subject: Subject, batch: Batch, target: Aim, *, read: Literal["quer
     def tile(
         state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
     ) -> None:
-        product = (weights * gradient).clamp_(min=0).sum(1) * (share / depth)  # (batch, query, key)
+        product = (wide(weights) * wide(gradient)).clamp_(min=0)  # (batch, head, query, key)
+        # On long inputs, which have one stream, a tile has a few of its queries and keys: means are over all of them.
+        stream = (keys if read == "query" else rows) if len(batch.streams) > 1 else slice(None)
+        scale = share / depth / batch.mask[:, stream].sum(1, keepdim=True)
         if read == "query":
-            added[:, 0, rows] += product.sum(2) / batch.mask[:, keys].sum(1, keepdim=True)
+            added[:, 0, rows] += product.sum((1, 3)) * scale
         else:
-            queries = batch.mask[:, rows].to(product.dtype)
-            # On long inputs, which have one stream, `rows` are a few of its queries: the mean is over all of them.
-            stream = rows if len(batch.streams) > 1 else slice(None)
-            added[:, 0, keys] += (queries[:, None] @ product)[:, 0] / batch.mask[:, stream].sum(1, keepdim=True)
+            added[:, :1, keys] += _weighted(batch.mask[:, None, rows] * scale[..., None], product)
 
     fold = Fold(lambda deciding: _zeros(subject, batch)[:, None], tile, lambda state, added, queries: state + added)
     return folded(subject, batch, target, fold)
@@ -62,12 +64,17 @@ def attention_x_gradient(
     def tile(
         state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
     ) -> None:
-        product = weights * gradient  # (batch, head, query, key)
-        product = (product.clamp_(min=0) if positive else product).sum(1) * batch.mask[:, rows, None]
-        added[:, 0, keys if read == "received" else rows] += product.sum(1 if read == "received" else 2)
+        product = wide(weights) * wide(gradient)  # (batch, head, query, key)
+        product = product.clamp_(min=0) if positive else product
+        if read == "query":
+            added[:, 0, rows] += product.sum((1, 3)) * batch.mask[:, rows]
+        else:
+            added[:, :1, keys] += _weighted(batch.mask[:, None, rows], product)
 
     if layer is None:
-        fold = Fold(lambda deciding: _zeros(subject, batch)[:, None], tile, lambda state, added, queries: state + added)
+        sums = None if positive else ("keys" if read == "received" else "queries", batch.mask)
+        start, merge = lambda deciding: _zeros(subject, batch)[:, None], lambda state, added, queries: state + added
+        fold = Fold(start, tile, merge, sums=sums)
         return Explained(folded(subject, batch, target, fold), signed=not positive)
     chosen = [layer] if isinstance(layer, int) else layer
     trace = subject.trace(batch, target)
@@ -109,24 +116,34 @@ def attcat(subject: Subject, batch: Batch, target: Aim) -> Tensor:
 
 @method(family="attention x gradient", signed=False, needs=("attention_gradient", "deciding"), paper="arXiv:2103.15679")
 def gae(
-    subject: Subject, batch: Batch, target: Aim, *, normalise: bool = True, start_layer: FirstLayer = 0
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    *,
+    normalise: bool = True,
+    start_layer: FirstLayer = 0,
+    sinks: Literal["keep", "exclude"] = "keep",
 ) -> Explained:
     """Generic attention explainability: relevance R carried through all layers by the head mean of (G o A)^+.
 
     Self-attention: R += Abar R (rules 6 and 7). Cross- and co-attention of queries s and keys q:
     R_sq += Rbar_ss^T Abar Rbar_qq and R_ss += Abar R_qs (10 and 11), where Rbar divides the rows of R - I by their sums
     and adds I (8 and 9; `normalise=False` leaves that out). Read at the deciding token, the identity's 1 taken
-    off its own entry. R of every pair of streams is in the details when there are several.
+    off its own entry. R of every pair of streams is in the details when there are several. `sinks="exclude"` leaves out
+    what other tokens draw from attention sinks.
     """
+    tokens = sink_tokens(subject, batch) if sinks != "keep" else torch.zeros_like(batch.mask)
     if all(
         query == key for query, key in subject.structure(batch).connections
     ):  # one stream, or towers that do not meet
         start = functools.partial(_identity_and_rest, subject, batch)
-        fold = Fold(start, _self_attention_tile, lambda state, added, queries: state + added)
+        fold = Fold(
+            start, functools.partial(_self_attention_tile, tokens, sinks), lambda state, added, queries: state + added
+        )
         return Explained(folded(subject, batch, target, fold, "row", start_layer))
     trace = subject.trace(batch, target)
     blocks = steps(subject, trace, start_layer)
-    relevance = _relevance_of_pairs(blocks, batch, subject, normalise)
+    relevance = _relevance_of_pairs(blocks, batch, subject, normalise, tokens)
     scores = _zeros(subject, batch)
     for stream, rows in trace.deciding.items():
         chosen = (rows & batch.mask[:, batch.span(stream)]).to(scores.dtype)
@@ -148,17 +165,43 @@ def _identity_and_rest(subject: Subject, batch: Batch, deciding: dict[str, Tenso
 
 
 def _self_attention_tile(
-    state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
+    sinks: Tensor,
+    how: str,
+    state: Tensor,
+    added: Tensor,
+    rows: slice,
+    keys: slice,
+    weights: Tensor,
+    gradient: Tensor,
+    share: float,
 ) -> None:
-    """Rules 5 and 6, of the rows that are read: R += Abar R."""
-    maps = (weights * gradient).clamp_(min=0).sum(1) * share
-    added[:, 1:, keys] += state[:, :, rows].sum(1, keepdim=True) @ maps.to(state.dtype)
+    """Rules 5 and 6, of the rows that are read: R += Abar R; sinks (batch, feature) may be left out."""
+    product = (wide(weights) * wide(gradient)).clamp_(min=0)
+    read = state[:, :, rows].sum(1, keepdim=True) * share
+    if how == "keep":
+        added[:, 1:, keys] += _weighted(read, product)
+    else:
+        added[:, 1:, keys] += read @ _left_out(product.sum(1), sinks, rows, keys).to(state.dtype)
+
+
+def _weighted(rows: Tensor, maps: Tensor) -> Tensor:
+    """The sum over heads and queries of maps (batch, head, query, key) by weights of the queries (batch, 1, query)."""
+    every = rows.to(maps.dtype).repeat(1, 1, maps.shape[1])  # heads one after the other: no sum of heads is made
+    return every @ maps.flatten(1, 2)
 
 
 Relevance = dict[tuple[str, str], Tensor]  # (query stream, key stream) -> R, or R - I within a stream
 
 
-def _relevance_of_pairs(blocks: list[AttentionRecord], batch: Batch, subject: Subject, normalise: bool) -> Relevance:
+def _left_out(maps: Tensor, sinks: Tensor, rows: slice, keys: slice) -> Tensor:
+    """Maps (batch, query, key) in which other tokens draw nothing from sinks (batch, feature)."""
+    places = torch.arange(sinks.shape[1], device=maps.device)
+    return maps.masked_fill(sinks[:, None, keys] & (places[rows, None] != places[None, keys]), 0.0)
+
+
+def _relevance_of_pairs(
+    blocks: list[AttentionRecord], batch: Batch, subject: Subject, normalise: bool, sinks: Tensor
+) -> Relevance:
     """Rules 6 to 11, first block to last; both blocks of a co-attention step use the matrices from before the step.
 
     Within a stream R - I is carried in place of R, because relevance that is tiny beside the 1 of I would lose its
@@ -170,7 +213,8 @@ def _relevance_of_pairs(blocks: list[AttentionRecord], batch: Batch, subject: Su
     for group in _co_attention_grouped(blocks):
         added: Relevance = {}
         for record in group:
-            s, q, maps = record.query, record.key, _positive(record).to(like.dtype)  # the paper's names of streams
+            s, q = record.query, record.key  # the paper's names of streams
+            maps = _left_out(_positive(record).to(like.dtype), sinks, batch.span(s), batch.span(q))
             if s == q:
                 added |= {(s, other): maps @ rest[s, other] for other in streams}
                 added[s, s] = maps + added[s, s]

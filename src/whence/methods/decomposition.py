@@ -15,6 +15,8 @@ from torch import Tensor
 
 from whence.core.registry import Explained, method
 from whence.methods.attention import LayerNumbers, Read, finished, readers
+from whence.methods.rollouts import collapse_notes, from_logs, rolled_out, with_halves
+from whence.methods.sinks import Sinks, sink_tokens, square_without_sinks
 from whence.model.batching import Batch
 from whence.model.passes import Trace
 from whence.model.subject import Subject
@@ -58,22 +60,29 @@ def residual_norms(
 
 
 @method(family="decomposition", signed=False, needs=("deciding",), paper="arXiv:2205.03286", tasks=TASKS)
-def globenc(subject: Subject, batch: Batch, target: Aim, *, read: Read = "row") -> Tensor:
+def globenc(subject: Subject, batch: Batch, target: Aim, *, read: Read = "row", sinks: Sinks = "keep") -> Explained:
     """GlobEnc: lengths of what tokens add to a layer's output (both norms, the feed-forward part left out), rolled out.
 
     The paper's values grow with every layer and only their order counts: here the scores are scaled to a sum of 1.
+    `sinks` is as in `rollout`.
     """
-    return _rolled(subject, batch, target, _maps(subject, batch, target, "block", _lengths), read)
+    return _rolled(subject, batch, target, _maps(subject, batch, target, "block", _lengths), read, sinks)
 
 
 @method(family="decomposition", signed=False, needs=("deciding",), paper="arXiv:2203.04212", tasks=TASKS)
 def alti(
-    subject: Subject, batch: Batch, target: Aim, *, distance: Literal["l1", "l2"] = "l1", read: Read = "row"
-) -> Tensor:
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    *,
+    distance: Literal["l1", "l2"] = "l1",
+    read: Read = "row",
+    sinks: Sinks = "keep",
+) -> Explained:
     """ALTI: how much nearer a token's part brings the state, max(0, |y_i| - |y_i - z_ij|), rows to 1, rolled out.
 
     z is as in `residual_norms`, y the state itself with biases; distances are sums of absolute differences, or
-    Euclidean.
+    Euclidean. `sinks` is as in `rollout`.
     """
 
     def nearer(parts: Tensor, whole: Tensor) -> Tensor:
@@ -82,7 +91,7 @@ def alti(
         gains = (whole.norm(order, dim=-1)[..., None] - distances).clamp(min=0)
         return gains / gains.sum(-1, keepdim=True).clamp(min=torch.finfo(gains.dtype).tiny)
 
-    return _rolled(subject, batch, target, _maps(subject, batch, target, "residual", nearer), read)
+    return _rolled(subject, batch, target, _maps(subject, batch, target, "residual", nearer), read, sinks)
 
 
 @method(family="decomposition", complete=True, paper="arXiv:2306.02873", tasks=TASKS)
@@ -101,8 +110,8 @@ def decompx(subject: Subject, batch: Batch, target: Aim, *, bias: Split = "absdo
             "decompx divides logits, and a statement is log-probabilities of several; use lrp or a gradient"
         )
     scores = torch.zeros(batch.mask.shape, dtype=subject.accumulation, device=batch.mask.device)
-    subject.values(batch, target)  # fixes a target that was left open
-    for rows in _groups(batch, subject, 4):
+    classes = subject.trace(batch, target).logits.shape[-1]  # the pass also fixes a target that was left open
+    for rows in _groups(batch, subject, 4, classes):
         group, aim = batch.chosen(rows), target.chosen(rows)
         rules = Sources(subject.name, bias)
         with torch.no_grad():
@@ -140,18 +149,19 @@ def _maps(subject: Subject, batch: Batch, target: Aim, stage: str, reduce: Reduc
     if not depth:
         raise ValueError(f"no layers were found in {subject.name}, so there are none to take apart; use decompx")
     tokens_first = any(site.tokens_first for site in subject.sites(batch, 0).values())
-    by_group = []
-    for rows in _groups(batch, subject, 3):
+    by_group, groups = [], _groups(batch, subject, 3)
+    for rows in groups:
         rules = Layers(subject.name, stage, reduce, tokens_first=tokens_first)
         group = batch.chosen(rows)
         with torch.no_grad():
             subject.trace(group, target.chosen(rows), [f"state:{n}" for n in range(depth)], rules=rules)
-        by_group.append(rules.maps)
+        by_group.append([group.spread(layer_map) for layer_map in rules.maps])
     if any(len(maps) != len(subject.structure(batch).connections) for maps in by_group):
         raise ValueError(
             f"the attention of {subject.name} could not be followed; use value_zeroing or a gradient method"
         )
-    return [torch.cat(pieces) for pieces in zip(*by_group, strict=True)]
+    order = torch.tensor([row for rows in groups for row in rows]).argsort()
+    return [pieces[0] if len(pieces) == 1 else torch.cat(pieces)[order] for pieces in zip(*by_group, strict=True)]
 
 
 def _check_one_stream(subject: Subject, batch: Batch) -> None:
@@ -164,36 +174,49 @@ def _check_one_stream(subject: Subject, batch: Batch) -> None:
         )
 
 
-def _groups(batch: Batch, subject: Subject, copies: int) -> list[list[int]]:
-    """Rows of a batch whose parts fit in memory together."""
+def _groups(batch: Batch, subject: Subject, copies: int, classes: int = 0) -> list[list[int]]:
+    """Rows of a batch whose parts, and those of their logits over some classes, fit in memory together.
+
+    Rows that share a sequence share its parts.
+    """
     tokens = batch.mask.shape[1]
-    rows = max(1, _MOST_BYTES // (copies * tokens * tokens * subject.width * 4))
-    return [list(range(start, min(start + rows, len(batch)))) for start in range(0, len(batch), rows)]
+    most = max(1, _MOST_BYTES // (copies * tokens * tokens * subject.width * 4))
+    if batch.sequences is None:
+        return [list(range(start, min(start + most, len(batch)))) for start in range(0, len(batch), most)]
+    of = batch.sequences.of.tolist()
+    rows = sorted(range(len(batch)), key=lambda row: of[row] // most)
+    size = max(1, _MOST_BYTES // max(1, tokens * classes * 4))
+    found: list[list[int]] = []
+    for row in rows:
+        if not found or len(found[-1]) == size or of[found[-1][0]] // most != of[row] // most:
+            found.append([])
+        found[-1].append(row)
+    return found
 
 
 def _read(subject: Subject, batch: Batch, target: Aim, maps: list[Tensor], layer: LayerNumbers, read: Read) -> Tensor:
     """The mean of some layers' maps, read at the deciding token."""
     layers = layer if isinstance(layer, list) else [layer]
     chosen = torch.stack([maps[_number(n, len(maps), subject)] for n in layers]).mean(0)
-    return _folded(subject, batch, subject.trace(batch, target), [chosen], read)
+    return _folded(subject, batch, subject.trace(batch, target), chosen, read)
 
 
-def _rolled(subject: Subject, batch: Batch, target: Aim, maps: list[Tensor], read: Read) -> Tensor:
+def _rolled(subject: Subject, batch: Batch, target: Aim, maps: list[Tensor], read: Read, sinks: Sinks) -> Explained:
     """The product of all layers' maps, later layers left, read at the deciding token and scaled to a sum of 1."""
-    scores = _folded(subject, batch, subject.trace(batch, target), maps, read)
-    return scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+    trace = subject.trace(batch, target)
+    if sinks != "keep":
+        tokens = sink_tokens(subject, batch)
+        maps = [square_without_sinks(one, tokens, sinks) for one in maps]
+    product = from_logs(rolled_out(with_halves(readers(subject, trace, batch, read), batch), reversed(maps)))
+    scores = finished(product[:, 2:], batch, trace, read)
+    scores = scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+    return Explained(scores, own_notes=collapse_notes(product[:, :2], scores, batch))
 
 
-def _folded(subject: Subject, batch: Batch, trace: Trace, maps: list[Tensor], read: Read) -> Tensor:
+def _folded(subject: Subject, batch: Batch, trace: Trace, one: Tensor, read: Read) -> Tensor:
+    """One map, read at the deciding token."""
     state = readers(subject, trace, batch, read)
-    for layer_map in reversed(maps):
-        state = state @ layer_map.to(state.dtype)
-        state = (
-            state / state.amax((1, 2), keepdim=True).clamp(min=torch.finfo(state.dtype).tiny)
-            if len(maps) > 1
-            else state
-        )
-    return finished(state, batch, trace, read)
+    return finished(state @ one.to(state.dtype), batch, trace, read)
 
 
 def _number(number: int, count: int, subject: Subject) -> int:

@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 
 from whence.core.inputs import Input, Target
+from whence.core.interventions import Intervention, joined
 from whence.core.registry import Explained, Record
 from whence.core.results import Attribution
+from whence.methods.interventions import interventions, notes_of, set_against
+from whence.methods.sinks import marked, sinks_of
 from whence.model.batching import Batch, cut, shown
 from whence.model.masked_runs import MaskedRuns
 from whence.model.pointing import pointed
+from whence.model.shared_rows import row_batches
 from whence.model.statements import statement_rows
 from whence.model.subject import Subject
 from whence.model.target_specs import of_generated
@@ -107,14 +111,20 @@ def explained(
         return []
     found: list[list[Attribution]] = [[] for _ in rows.inputs]  # [row][method]
     with subject.lent():
-        groups = list(subject.batches(rows.inputs, settings.batch_size, settings.seed))
+        attention = any(need.startswith("attention") for record, options in specs for need in record.wanted(options))
+        sizes = (settings.batch_size, settings.seed)
+        groups = list(row_batches(subject, rows.inputs, rows.targets, *sizes, attention=attention))
         for numbers, batch in tracked(groups, settings.progress):
             aim = subject.aim([rows.targets[number] for number in numbers])
             for by_row in _explained_batch(subject, batch, aim, specs, settings):
                 for number, attribution in zip(numbers, by_row, strict=True):
                     found[number].append(attribution)
+        sinks = sinks_of(subject, items) if subject.task == "causal-lm" else [None] * len(items)
     joined = [_joined(item, [found[row] for row in own]) for item, own in zip(items, rows.places, strict=True)]
-    return [[_at_level(a, record) for a, (record, _) in zip(own, specs, strict=True)] for own in joined]
+    return [
+        [_at_level(marked(a, sinks_of_item, record), record) for a, (record, _) in zip(own, specs, strict=True)]
+        for own, sinks_of_item in zip(joined, sinks, strict=True)
+    ]
 
 
 def _at_level(a: Attribution, record: Record) -> Attribution:
@@ -155,11 +165,18 @@ def _explained_batch(
     """What every method gives for a batch, method by method; they share the batch's trace and its masked inputs."""
     batch.needs = frozenset().union(*(record.wanted(options) for record, options in specs))
     batch.masked_runs = settings.masked_runs or MaskedRuns(subject, keep_logits=False)
+    done: list[Intervention | None] | None = None
+    said: list[tuple[str, ...]] = []
     for record, options in specs:
         started = time.perf_counter()
         result = record(subject, batch, aim, **options)
         result = result if isinstance(result, Explained) else Explained(result)
         found = _attributions(subject, batch, aim, (record, options), result, settings.notes)
+        if done is None:
+            done, said = interventions(subject, batch, aim), notes_of(subject, batch, aim)
+        if any(done):
+            pairs = zip(found, done, said, strict=True)
+            found = [replace(a, intervention=one, notes=(*a.notes, *notes)) for a, one, notes in pairs]
         if settings.seconds is not None:
             spec = record.spec(options)
             settings.seconds[spec] = settings.seconds.get(spec, 0.0) + time.perf_counter() - started
@@ -195,11 +212,16 @@ def _attributions(
                 base=base,
                 residual=None if base is None else output - base - float(scores.sum()),
                 details={name: of_example(value, row) for name, value in result.details.items()},
-                notes=(*notes, *_guess(aim.targets[row]), *result.notes, *batch.inputs[row].notes),
+                notes=(*notes, *_guess(aim.targets[row]), *result.notes, *_own(result, row), *batch.inputs[row].notes),
                 signs=signed if signed != record.signed else None,
             )
         )
     return found
+
+
+def _own(result: Explained, row: int) -> tuple[str, ...]:
+    """The notes that a method has for one example alone."""
+    return tuple(result.own_notes[row]) if result.own_notes else ()
 
 
 def _guess(target: Target) -> tuple[str, ...]:
@@ -250,6 +272,7 @@ def _against(one: Attribution, other: Attribution) -> Attribution:
         one,
         scores=scores,
         visible=one.visible[:count],
+        sinks=one.sinks[:count],
         input=prefix,
         target=replace(target, against=0, against_name=getattr(other.target, "name", "")),
         output=output,
@@ -257,6 +280,7 @@ def _against(one: Attribution, other: Attribution) -> Attribution:
         residual=output - base - float(scores.sum()),
         details={name: [one.details.get(name), other.details.get(name)] for name in one.details},
         notes=(*dict.fromkeys((*one.notes, *other.notes)), note),
+        intervention=set_against(one, other),
     )
 
 
@@ -282,6 +306,7 @@ def _stacked(item: Input, rows: list[Attribution]) -> Attribution:
         details=details,
         notes=tuple(dict.fromkeys(note for row in rows for note in row.notes)),
         signs=rows[0].signs,
+        intervention=joined([row.intervention for row in rows]),
     )
 
 

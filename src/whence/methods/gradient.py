@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -97,21 +97,45 @@ def integrated_gradients(
         return _halved(path, tolerance)
     places, weights = nodes_of(rule or "gausslegendre", steps or 64)
     rows = np.repeat(np.arange(len(batch)), len(places))
-    path.walk(rows, np.tile(places, len(batch)))
-    return path.explained(np.tile(weights, len(batch)), subject.values_at(batch, target, at, path.x0))
+    points = path.walk(rows, np.tile(places, len(batch)))
+    return path.explained(np.tile(weights, len(batch))[points.argsort()], subject.values_at(batch, target, at, path.x0))
 
 
 def _halved(path: Straight, tolerance: float) -> Explained:
     """Simpson's rule on pieces of the path, which are halved until it is exact enough; no gradient is taken twice."""
-    count, points_each = len(path.batch), 2 * FIRST_PIECES + 1
-    path.walk(np.repeat(np.arange(count), points_each), np.tile(np.linspace(0, 1, points_each), count))
-    first = points_each * np.arange(count)[:, None, None] + 2 * np.arange(FIRST_PIECES)[:, None] + np.arange(3)
+    found = refined(path, tolerance)
+    explained = path.explained(found.weights, torch.from_numpy(found.start))
+    wanted = tolerance * np.maximum(np.abs(found.end - found.start), 0.1)
+    return replace(explained, notes=unfinished_notes(path, found.missing, wanted, found.rounding, tolerance))
+
+
+@dataclass(frozen=True)
+class Refined:
+    """What refining a path found, for every example; the path holds the points."""
+
+    weights: np.ndarray  # (point,)
+    start: np.ndarray  # (batch,): f where the path starts
+    end: np.ndarray
+    missing: np.ndarray  # the sum of all shares less the change of f
+    rounding: np.ndarray  # what half precision may add to f by rounding
+
+
+def refined(
+    path: Straight, tolerance: float, pieces_each: int = FIRST_PIECES, wanted: np.ndarray | None = None
+) -> Refined:
+    """Simpson's rule on pieces of the path, halved until the shares sum to the change of f, up to `wanted`.
+
+    Without `wanted`, up to `tolerance` of max(|change of f|, 0.1).
+    """
+    count, points_each = len(path.batch), 2 * pieces_each + 1
+    points = path.walk(np.repeat(np.arange(count), points_each), np.tile(np.linspace(0, 1, points_each), count))
+    own = points_each * np.arange(count)[:, None, None] + 2 * np.arange(pieces_each)[:, None] + np.arange(3)
+    first = points[own]
     pieces = first.reshape(-1, 3)  # (piece, 3): numbers of its start, middle and end among the path's points
     start, end = path.f[first[:, 0, 0]], path.f[first[:, -1, 2]]
-    wanted = tolerance * np.maximum(np.abs(end - start), 0.1)
     # Half precision rounds f itself: halving on would follow the rounding, not the path.
     rounding = ROUNDED * torch.finfo(path.subject.dtype).eps * np.maximum(np.abs(start), np.abs(end))
-    limit = np.maximum(wanted, rounding)
+    limit = np.maximum(tolerance * np.maximum(np.abs(end - start), 0.1) if wanted is None else wanted, rounding)
     while True:
         a, middle, b = pieces.T
         length, row = path.places[b] - path.places[a], path.rows[a]
@@ -131,14 +155,20 @@ def _halved(path: Straight, tolerance: float) -> Explained:
     weights = np.zeros(len(path.places))
     for place, share in ((a, 1 / 6), (middle, 4 / 6), (b, 1 / 6)):
         np.add.at(weights, place, share * length)
-    explained = path.explained(weights, torch.from_numpy(start))
-    if (np.abs(total) <= wanted).all():
-        return explained
-    if (np.abs(total) <= limit).all():
+    return Refined(weights, start, end, total, rounding)
+
+
+def unfinished_notes(
+    path: Straight, missing: np.ndarray, wanted: np.ndarray, rounding: np.ndarray, tolerance: float
+) -> tuple[str, ...]:
+    """Why scores still miss more of the change of f than was wanted, as a note; nothing where they do not."""
+    if (np.abs(missing) <= wanted).all():
+        return ()
+    if (np.abs(missing) <= np.maximum(wanted, rounding)).all():
         why = f"the model computes in {str(path.subject.dtype).removeprefix('torch.')}"
     else:
         why = f"the target jumps along the path, or bends more than {MAX_STEPS} steps can follow"
-    return replace(explained, notes=(f"the completeness error is still above {tolerance}: {why}",))
+    return (f"the completeness error is still above {tolerance}: {why}",)
 
 
 class Straight:
@@ -160,6 +190,10 @@ class Straight:
     def walk(self, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
         """Visit these places (0 to 1) on the paths of these examples; the numbers of the new points are returned."""
         size = rows_at_once(self.batch)
+        numbers = len(self.rows) + np.arange(len(rows))
+        if self.batch.sequences is not None:  # beginnings of one sequence share the passes at equal places
+            order = places.argsort(kind="stable")
+            rows, places, numbers = rows[order], places[order], len(self.rows) + order.argsort()
         for start in range(0, len(rows), size):
             chosen = rows[start : start + size].tolist()
             alphas = torch.tensor(places[start : start + size], dtype=self.subject.accumulation)
@@ -178,7 +212,7 @@ class Straight:
                 slopes += share.flatten(1).double().sum(1).cpu().numpy()
             self.f, self.slopes = np.append(self.f, f.double().cpu().numpy()), np.append(self.slopes, slopes)
         self.rows, self.places = np.append(self.rows, rows), np.append(self.places, places)
-        return np.arange(len(self.rows) - len(rows), len(self.rows))
+        return numbers
 
     def explained(self, weights: np.ndarray, base: Tensor) -> Explained:
         """The scores: each example's sum of shares, weighted by point."""

@@ -17,12 +17,15 @@ from whence.methods.gradient import (
     At,
     Baseline,
     Reduce,
+    Straight,
     Streams,
     along,
     baseline_states,
     nodes_of,
     placed,
     reduced,
+    refined,
+    unfinished_notes,
     width_axis,
 )
 from whence.model.batching import Batch
@@ -77,15 +80,17 @@ def path_gradients(
     *,
     path: Literal["straight", "words"] | Path = "straight",
     points: Annotated[int, Between(1, 1_000)] = 8,
-    steps: Annotated[int, Between(1, 1_000)] = 8,
+    steps: Annotated[int, Between(1, 1_000)] | None = None,
+    tolerance: Annotated[float, Between(0, 100)] = 0.01,
     baseline: Baseline | None = None,
     at: At = "word",
 ) -> Explained:
     """The integral of df/dx along a path from the baseline x0 to the input x; the straight path is that of IG.
 
     A path is a function of x0, x and a share from 0 to 1 that returns states; it is followed through `points` + 1
-    places, with `steps` gradients on the straight line from one to the next, so that on any path the scores sum to
-    f(x) - f(x0), up to the error of so many steps (the residual). "words" goes through real words: at every place the
+    places and on straight lines from one to the next, so that on any path the scores sum to f(x) - f(x0). As many
+    gradients are taken as it needs for that, to within `tolerance` of max(|f(x) - f(x0)|, 0.1); with `steps`, that many
+    on every line. A note says where the scores still miss more. "words" goes through real words: at every place the
     word embedding nearest to the straight line.
     """
     x = subject.trace(batch, target).states[at]
@@ -94,12 +99,47 @@ def path_gradients(
     places = [x0, *(_between(subject, batch, path, at, x0, x, n / points) for n in range(1, points)), x]
     if callable(path):
         _check_ends(path, x0, x)
+    if steps is None:
+        return _followed(subject, batch, target, at, places, base, tolerance)
     total: Streams = {}
     for start, end in pairwise(places):
         for stream, part in along(subject, batch, target, at, start, end, *nodes_of("gausslegendre", steps)).items():
             total[stream] = total[stream] + part if stream in total else part
     found = placed(subject, batch, {stream: part.sum(width_axis(part)) for stream, part in total.items()})
-    return Explained(found.scores, base=base, details=found.details)
+    error = _error(subject, batch, target, found.scores, base)
+    note = f"the scores miss {float(error.max()):.0%} of f(x) - f(x0): take more steps, or leave steps open"
+    notes = (note,) if bool((error > tolerance).any()) else ()
+    return Explained(found.scores, base=base, details=found.details | {"completeness_error": error}, notes=notes)
+
+
+def _followed(
+    subject: Subject, batch: Batch, target: Aim, at: At, places: list[Streams], base: Tensor, tolerance: float
+) -> Explained:
+    """The lines between places, each halved until its scores sum to its change of f."""
+    gap = (subject.values(batch, target).to(base) - base).abs().double().cpu().numpy()
+    wanted = tolerance * np.maximum(gap, 0.1) / (len(places) - 1)
+    lines: list[Explained] = []
+    missing, rounding, used = np.zeros(len(batch)), np.zeros(len(batch)), np.zeros(len(batch), int)
+    for start, end in pairwise(places):
+        line = Straight(subject, batch, target, at, start, end, None)
+        found = refined(line, tolerance, 1, wanted)
+        lines.append(line.explained(found.weights, torch.from_numpy(found.start)))
+        missing, rounding = missing + found.missing, np.maximum(rounding, found.rounding)
+        used += np.bincount(line.rows, minlength=len(batch))
+    scores = torch.stack([line.scores for line in lines]).sum(0)
+    details: dict[str, Tensor] = {"steps": torch.from_numpy(used)}
+    details["completeness_error"] = _error(subject, batch, target, scores, base)
+    if "pixels" in lines[0].details:
+        details["pixels"] = torch.stack([line.details["pixels"] for line in lines]).sum(0)
+    notes = unfinished_notes(line, missing, wanted * (len(places) - 1), rounding * (len(places) - 1), tolerance)
+    return Explained(scores, base=base, details=details, notes=notes)
+
+
+def _error(subject: Subject, batch: Batch, target: Aim, scores: Tensor, base: Tensor) -> Tensor:
+    """How much of f(x) - f(x0) the scores miss, as a share of max(|f(x) - f(x0)|, 0.1): (batch,)."""
+    base = base.to(scores)
+    gap = subject.values(batch, target).to(base) - base
+    return (scores.sum(1) - gap).abs() / gap.abs().clamp(min=0.1)
 
 
 def _generators(batch: Batch, samples: int) -> list[list[np.random.Generator]]:

@@ -21,6 +21,7 @@ from whence.model.precision import wide
 from whence.model.subject import Subject
 from whence.model.targets import Aim
 from whence.propagation.backward_rules import Conserving, Positive
+from whence.propagation.long_inputs import has_fused_path, is_long
 
 
 @method(family="relevance", paper="arXiv:2202.07304")
@@ -51,7 +52,9 @@ def lrp(
     backward = None
     if rules != "none":
         attention = "hold" if rules in ("both", "ah") else None
-        backward = Conserving(heads=attention, norms=rules in ("both", "ln"), epsilon=epsilon, gamma=gamma)
+        fused = _runs_fused(subject, batch, heads)
+        norms = rules in ("both", "ln")
+        backward = Conserving(heads=attention, norms=norms, epsilon=epsilon, gamma=gamma, fused=fused)
     return _relevance(subject, batch, target, at, backward, heads, neurons)
 
 
@@ -73,7 +76,7 @@ def attnlrp(
     not sum to the target. `epsilon`, `gamma`, `heads` and `neurons` are as in `lrp`. LRP is reported to be patented in
     places (see NOTICE).
     """
-    backward = Conserving(heads="half", epsilon=epsilon, gamma=gamma)
+    backward = Conserving(heads="half", epsilon=epsilon, gamma=gamma, fused=_runs_fused(subject, batch, heads))
     return _relevance(subject, batch, target, at, backward, heads, neurons)
 
 
@@ -119,6 +122,11 @@ def transformer_attribution(
         else:
             change[:, :, span] += (start + change)[:, :, span] @ maps
     return finished(change, batch, trace, "row")
+
+
+def _runs_fused(subject: Subject, batch: Batch, heads: bool) -> bool:
+    """Whether a pass under rules runs fused and keeps no attention: on long inputs, unless heads are asked for."""
+    return not heads and is_long(subject, batch) and has_fused_path(subject, batch)
 
 
 def _relevance(

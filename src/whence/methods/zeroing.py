@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whence.core.registry import method
+from whence.core.registry import Explained, method
 from whence.methods.attention import LayerNumbers, Read, finished, readers, steps
+from whence.methods.rollouts import collapse_notes, rolled_out, with_halves
+from whence.methods.sinks import Sinks, sink_tokens, square_without_sinks
 from whence.model.batching import Batch
 from whence.model.layers import Layer, layers_of
 from whence.model.passes import Trace
@@ -20,8 +24,14 @@ MAX_TOKENS = 2048  # of the copies of a batch that go through a layer together
 
 @method(family="attention", signed=False, needs=("attention", "values", "deciding"), paper="arXiv:2301.12971")
 def value_zeroing(
-    subject: Subject, batch: Batch, target: Aim, *, layer: LayerNumbers | None = None, read: Read = "row"
-) -> Tensor:
+    subject: Subject,
+    batch: Batch,
+    target: Aim,
+    *,
+    layer: LayerNumbers | None = None,
+    read: Read = "row",
+    sinks: Sinks = "keep",
+) -> Explained:
     """Value zeroing: how far each layer's output turns when one token's value vectors are zero, rolled out.
 
     C_ij = 1 - cos(x~_i, x_i): x is the output of the whole layer (the module call around the attention), x~ the same
@@ -31,20 +41,35 @@ def value_zeroing(
     the output of the stream of its queries is compared, and a row is divided by its sum over the keys of all of them.
     A row in which nothing changes keeps its weight in place. `layer` takes the map of one layer, or the mean of those
     of several, instead of the rollout: numbers among the layers of the stream that decides; `read` is as in
-    `attention`.
+    `attention`, `sinks` as in `rollout`.
     """
     trace = subject.trace(batch, target)
     steps(subject, trace)
     state = readers(subject, trace, batch, read)  # (batch, row, feature): the rows of the product that are read
-    layers = layers_of(subject, batch, trace)
+    run, run_trace = _run(subject, batch, target, trace)
+    layers = layers_of(subject, run, run_trace)
     if sum(len(one.records) for one in layers) < len(trace.attention):
         raise ValueError(_no_layer(subject))
-    if layer is None:
-        for one in reversed(layers):
-            state = state @ shares(zeroed(subject, batch, one))
-    else:
-        state = state @ _mean(subject, batch, trace, layers, layer)
-    return finished(state, batch, trace, read)
+    tokens = sink_tokens(subject, batch) if sinks != "keep" else torch.zeros_like(batch.mask)
+    if layer is not None:
+        chosen = square_without_sinks(batch.spread(_mean(subject, run, run_trace, layers, layer)), tokens, sinks)
+        return Explained(finished(state @ chosen, batch, trace, read))
+    maps = (
+        square_without_sinks(batch.spread(shares(zeroed(subject, run, one))), tokens, sinks) for one in reversed(layers)
+    )
+    product = rolled_out(with_halves(state, batch), maps).exp()
+    scores = finished(product[:, 2:], batch, trace, read)
+    return Explained(scores, own_notes=collapse_notes(product[:, :2], scores, batch))
+
+
+def _run(subject: Subject, batch: Batch, target: Aim, trace: Trace) -> tuple[Batch, Trace]:
+    """What values are zeroed in: the batch, or the whole sequences that its examples are beginnings of."""
+    if batch.sequences is None:
+        return batch, trace
+    of = batch.sequences.of.tolist()
+    wholes = replace(batch.sequences.wholes)  # a copy: its trace shall not outlive this call
+    aim = target.anew([of.index(sequence) for sequence in range(len(wholes))])
+    return wholes, subject.trace(wholes, aim, trace.needs)
 
 
 def zeroed(subject: Subject, batch: Batch, layer: Layer) -> Tensor:

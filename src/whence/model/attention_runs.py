@@ -148,7 +148,8 @@ class AttentionRuns:
     def _cheapest(self, edits: Edits) -> Way:
         """The cheapest way to run variants with these blocks edited that gives what the whole model gives."""
         numbers = tuple(sorted(edits))
-        if not numbers or not self._layers.ended[numbers[0]]:
+        changed = self.subject.change(self.batch) is not None  # where layers are left out, blocks are counted otherwise
+        if changed or not numbers or not self._layers.ended[numbers[0]]:
             return self._whole
         if self._reads_edited(edits) and self._tried(self._at_read_tokens, numbers) and self._keeps_own(numbers):
             return self._at_read_tokens

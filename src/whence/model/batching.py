@@ -20,6 +20,36 @@ MAX_EXAMPLES = 32
 _COLUMNS = ("special", "words", "offsets")  # arrays of an Input with one row per feature
 
 
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """Examples of a batch that are beginnings of a few whole sequences, so that one pass over these serves them all."""
+
+    wholes: Batch  # the sequences
+    of: Tensor  # (batch,): the number of the sequence that an example is the beginning of
+
+    def chosen(self, rows: Sequence[int]) -> Shared:
+        """The same for these examples alone."""
+        of = self.of[torch.tensor(list(rows), dtype=torch.long, device=self.of.device)]
+        used, numbers = of.unique(return_inverse=True)
+        wholes = self.wholes if len(used) == len(self.wholes) else self.wholes.chosen(used.tolist())
+        return Shared(wholes, numbers)
+
+    def spread(self, by_sequence: Tensor) -> Tensor:
+        """(sequence, ...) to (batch, ...); of a single sequence no copy is made."""
+        if len(by_sequence) == 1:
+            return by_sequence.expand(len(self.of), *by_sequence.shape[1:])
+        return by_sequence[self.of.to(by_sequence.device)]
+
+
+@dataclass(frozen=True, eq=False)
+class Common:
+    """The first tokens of the last stream, which all examples of a batch share."""
+
+    count: int
+    tokens: bytes  # equal for equal tokens, `count` pieces of one size
+    cache: Any  # what the model keeps of them: a `PrefixCache`
+
+
 @dataclass(eq=False)
 class Batch:
     """Inputs padded to one length per stream. Features of a batch are its streams side by side, padding included."""
@@ -32,6 +62,10 @@ class Batch:
     trace: Any = field(default=None, repr=False)  # the last trace, for a method that needs nothing beyond it
     known: Any = field(default=None, repr=False)  # (aim, f of every example), once computed on these inputs
     masked_runs: Any = field(default=None, repr=False)  # the engine for masked inputs that callers share, if any
+    shared: Shared | None = field(default=None, repr=False)  # the whole sequences that the examples are beginnings of
+    # Of generated text, (example, position) of the logits to read, where it is not the last token of every example.
+    read_at: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    common: Common | None = field(default=None, repr=False)  # first tokens of all examples that are read only once
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -99,6 +133,15 @@ class Batch:
         """One random generator per example: seed and example determine it, the place in the batch does not."""
         return [np.random.default_rng([self.seed, _digest(item)]) for item in self.inputs]
 
+    @property
+    def sequences(self) -> Shared | None:
+        """The whole sequences that are run in place of the examples; None where the examples themselves are."""
+        return None if self.shared is None or len(self.shared.wholes) == len(self) else self.shared
+
+    def spread(self, by_sequence: Tensor) -> Tensor:
+        """What was computed for every sequence that is run, as the examples of the batch have it."""
+        return by_sequence if self.sequences is None else self.sequences.spread(by_sequence)
+
     def chosen(self, rows: Sequence[int]) -> Batch:
         """The batch of these examples alone; a number that comes twice gives the example twice."""
         index = torch.tensor(list(rows), dtype=torch.long)
@@ -110,6 +153,9 @@ class Batch:
             needs=frozenset(),
             trace=None,
             known=None,
+            shared=None if self.shared is None else self.shared.chosen(rows),
+            read_at=None,
+            common=None,
         )
 
     def unpadded(self, features: Tensor) -> list[np.ndarray]:
@@ -162,6 +208,11 @@ def collate(
         tensor = torch.from_numpy(padded).to(device)
         tensors[key] = tensor.to(dtype) if tensor.is_floating_point() else tensor
     return Batch(list(inputs), tensors, streams, seed)
+
+
+def enough_tokens(device: torch.device) -> int:
+    """Tokens that make a pass: a CPU's time grows with them, an accelerator's more with the number of passes."""
+    return 128 if device.type == "cpu" else 4096
 
 
 def buckets(
@@ -227,6 +278,7 @@ def distinct(item: Input) -> Input:
     Of two streams one is cut where it can be: a longer one might be more than the model takes.
     """
     names = stream_names(item)
+    item = replace(item, ignored=())  # facts about a model are found without interventions
     for name in names:
         if item.streams.count(name) == 1:
             item = grown(item, name) or item
@@ -278,7 +330,8 @@ def cut(item: Input, feature: int, streams: tuple[str, ...], tensors: dict[str, 
     """The input up to a feature, with these streams and tensors."""
     kept = {f: getattr(item, f)[:feature] for f in ("features", "parts", *_COLUMNS)}
     kept |= {} if item.units is None else {"units": item.units[:feature]}
-    return replace(item, **kept, streams=streams, tensors=tensors, generated=())
+    ignored = tuple(number for number in item.ignored if number < feature)
+    return replace(item, **kept, streams=streams, tensors=tensors, generated=(), ignored=ignored)
 
 
 def _lengths(item: Input) -> dict[str, int]:

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from whence.core import stopping
 from whence.core.wording import first_sentence
-from whence.model.batching import Batch
+from whence.model.batching import Batch, Common
 from whence.model.precision import wide
 from whence.model.self_changes import SelfChanges
 from whence.model.watching import Site, hooked, states_at
@@ -44,21 +44,26 @@ class Forward:
         self.self_changes = SelfChanges(model)
         self._shuffles: bool | None = None  # the model draws the order of its patches; None: not known yet
 
+    @property
+    def shuffles(self) -> bool:
+        """Whether the model was seen to draw the order of its patches at random."""
+        return bool(self._shuffles)
+
     def observe(self, tensors: Mapping[str, Tensor]) -> None:
         """Find out, by the first run of the model, what its forward changes; to be called before hooks are set."""
         self.self_changes.observe(lambda: self._called(tensors))
 
-    def outputs(self, tensors: Mapping[str, Tensor]) -> Any:
+    def outputs(self, tensors: Mapping[str, Any]) -> Any:
         """What the model returns; the tensor "input" is its first positional argument."""
         with self.self_changes.undone():
             return self._called(tensors)
 
-    def _called(self, tensors: Mapping[str, Tensor]) -> Any:
+    def _called(self, tensors: Mapping[str, Any]) -> Any:
         """Call the model on copies of the tensors, because some models change their inputs in place."""
-        arguments: dict[str, Any] = {name: tensor.clone() for name, tensor in tensors.items()}
+        arguments = {name: given.clone() if isinstance(given, Tensor) else given for name, given in tensors.items()}
         first = [arguments.pop("input")] if "input" in arguments else []
         if self._generates:
-            arguments["use_cache"] = False
+            arguments.setdefault("use_cache", False)
         order = PatchesInOrder()
         in_order = contextlib.nullcontext() if self._shuffles is False else order
         with stoppable_modules(self.model), self.misfits(tensors), in_order:
@@ -68,7 +73,7 @@ class Forward:
         return outputs
 
     @contextlib.contextmanager
-    def misfits(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    def misfits(self, tensors: Mapping[str, Any]) -> Iterator[None]:
         """A scope in which an operation of the model that fails on these tensors is said to do so in one sentence."""
         try:
             yield
@@ -76,7 +81,8 @@ class Forward:
             if not _of_an_operation(error):
                 raise
             name = type(self.model).__name__
-            shapes = ", ".join(f"{key} {tuple(t.shape)} of {str(t.dtype)[6:]}" for key, t in tensors.items())
+            given = [(key, t) for key, t in tensors.items() if isinstance(t, Tensor)]
+            shapes = ", ".join(f"{key} {tuple(t.shape)} of {str(t.dtype)[6:]}" for key, t in given)
             raise ValueError(
                 f"{name} cannot be run on {shapes}: {first_sentence(error)}; check that its "
                 "tokenizer, processor or encode= fits it"
@@ -95,8 +101,9 @@ class Forward:
     def decision(self, outputs: Any, batch: Batch) -> Tensor:
         """The logits that the model decides by: (batch, class).
 
-        For generated text those at the last real position; of a model that decides at single tokens, those at the
-        tokens that `batch.decides` names, one after the other. Of a statement, the log-probabilities of its tokens.
+        For generated text those at the last real position, or at `batch.read_at`; of a model that decides at single
+        tokens, those at the tokens that `batch.decides` names, one after the other. Of a statement, the
+        log-probabilities of its tokens.
         """
         logits = self.logits(outputs)
         if logits.ndim != 3 and (self._generates or self._reads):
@@ -109,8 +116,8 @@ class Forward:
         if logits.ndim == 3 and self._generates and batch.inputs[0].answer:
             return _of_answers(logits, batch.decides, batch.answers)
         if logits.ndim == 3 and self._generates:
-            last = batch.last_tokens(list(batch.streams)[-1])
-            return logits[torch.arange(len(batch), device=logits.device), last]
+            last = torch.arange(len(batch), device=logits.device), batch.last_tokens(list(batch.streams)[-1])
+            return logits[batch.read_at or last]
         logits = logits[:, None] if logits.ndim == 1 else logits
         if logits.ndim != 2 or len(logits) != len(batch):
             raise ValueError(
@@ -141,9 +148,23 @@ class Forward:
                 tensors[key] = changes[site](tensors[key]) if site in changes else tensors[key]
                 inputs[site] = tensors[key]
         self.observe(tensors)
+        if batch.common is not None:
+            return self._after(batch, tensors, changes, batch.common), inputs
         with states_at(self.model, watch, changes) as states:
             outputs = self.outputs(tensors)
         return self.decision(outputs, batch), {**states, **inputs}
+
+    def _after(self, batch: Batch, tensors: Mapping[str, Tensor], changes: Changes, common: Common) -> Tensor:
+        """The decision logits of examples that go on from the same first tokens."""
+
+        def run(tensors: Mapping[str, Any], changes: Changes) -> Any:
+            with states_at(self.model, (), changes):
+                return self.outputs(tensors)
+
+        given = (tensors, changes, common.tokens, common.count)
+        logits = common.cache.logits_after(run, *given, self.logits)
+        examples, places = batch.read_at or (torch.arange(len(batch)), batch.last_tokens(list(batch.streams)[-1]))
+        return logits[examples.to(logits.device), places.to(logits.device) - common.count]
 
 
 def stoppable_modules(module: nn.Module) -> contextlib.AbstractContextManager[None]:

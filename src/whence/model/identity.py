@@ -11,20 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.core.checksums import checksum, digest_of
+from whence.core.checksums import checksum, code_of, digest_of
+from whence.model.interventions import described
 from whence.model.loan import Samples, configs
 from whence.model.subject import Subject
 
 _known: weakref.WeakKeyDictionary[nn.Module, tuple[Any, Samples, str]] = weakref.WeakKeyDictionary()
 _PLAIN = (str, int, float, bool, type(None), torch.dtype)
-# Entries of a config that say where it came from, not what the model computes.
 _PROCESSOR_PARTS = ("tokenizer", "image_processor")
+_LIBRARIES = ("builtins", "torch", "transformers", "typing", "abc")  # their versions are told beside the hash
+# Entries of a config that say where it came from, not what the model computes.
 _ORIGIN = ("transformers_version", "name_or_path", "dtype", "torch_dtype")
 
 
 def model_hashes(subject: Subject) -> dict[str, str]:
     """Hashes that tell models apart: "weights" (every number), "settings" (modules, config, task), "encoding"."""
-    return {"weights": weights_hash(subject.model), "settings": _settings(subject), "encoding": _encoding(subject)}
+    return {
+        "weights": weights_hash(subject.model, anew=True),
+        "settings": _settings(subject),
+        "encoding": _encoding(subject),
+    }
 
 
 def model_hash(subject: Subject) -> str:
@@ -32,15 +38,21 @@ def model_hash(subject: Subject) -> str:
     return checksum(model_hashes(subject))
 
 
-def weights_hash(model: nn.Module) -> str:
+def known_weights(subject: Subject) -> str:
+    """The hash of a subject's weights for every result that it gives: computed once, and again after a change."""
+    return weights_hash(subject.model)
+
+
+def weights_hash(model: nn.Module, anew: bool = False) -> str:
     """The SHA-256 of every parameter and buffer: name, type, shape and bytes.
 
-    The hash of a model is kept until a parameter or buffer is exchanged or written to.
+    The hash of a model is kept until a parameter or buffer is exchanged or written to. A write through `.data` leaves
+    no trace but the numbers, of which a few are looked at; `anew` looks at all.
     """
     tensors = [*model.named_parameters(), *model.named_buffers()]
     state = [(name, id(one), None if one.is_inference() else one._version, one.data_ptr()) for name, one in tensors]
     known = _known.get(model)
-    if known is not None and known[0] == state and not known[1].changed():
+    if not anew and known is not None and known[0] == state and not known[1].changed():
         return known[2]
     found = hashlib.sha256()
     for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
@@ -62,14 +74,16 @@ def _content(tensor: Tensor) -> Any:
 def _settings(subject: Subject) -> str:
     """Everything but weights that decides what the model computes: its modules and their settings, configs, task."""
     modules = [
-        [name, f"{type(module).__module__}.{type(module).__qualname__}", _attributes(module)]
+        [name, f"{type(module).__module__}.{type(module).__qualname__}", _attributes(module), _own_code(type(module))]
         for name, module in subject.model.named_modules()
     ]
     known = [
         json.dumps({k: v for k, v in vars(config).items() if not k.startswith("_") and k not in _ORIGIN}, default=str)
         for config in configs(subject.model)
     ]
-    return checksum([modules, known, subject.task, list(subject.labels or ()), str(subject.dtype)])
+    under = described(subject)  # an intervention on attention computes something else
+    changed = [under, _function(subject._edit)] if under else []
+    return checksum([modules, known, subject.task, list(subject.labels or ()), str(subject.dtype), *changed])
 
 
 def _attributes(module: nn.Module) -> dict[str, str]:
@@ -82,9 +96,36 @@ def _attributes(module: nn.Module) -> dict[str, str]:
             found[name] = repr(value)
         elif isinstance(value, (list, tuple)) and all(isinstance(one, _PLAIN) for one in value):
             found[name] = repr(list(value))
-        elif hasattr(value, "__qualname__"):
-            found[name] = f"{value.__module__}.{value.__qualname__}"
+        elif isinstance(value, partial) or hasattr(value, "__qualname__"):
+            found[name] = repr(_called(value))
     return found
+
+
+def _called(value: Any) -> list[Any]:
+    """A function or class by its name and, where it is of no library that `versions` names, by what it does."""
+    if isinstance(value, partial):
+        bound = [*enumerate(value.args), *sorted(value.keywords.items())]
+        return ["partial", _called(value.func), [[k, repr(v)] for k, v in bound if isinstance(v, _PLAIN)]]
+    name = f"{value.__module__}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+    if not hasattr(value, "__code__") or _of_library(value):
+        return [name]
+    cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    return [name, code_of(value.__code__), repr([one for one in cells if isinstance(one, _PLAIN)])]
+
+
+def _own_code(kind: type) -> list[Any]:
+    """What the functions of a user's own modules do: a changed `forward` is another model, whatever its weights."""
+    own = [base for base in kind.__mro__ if not _of_library(base)]
+    return [
+        [name, code_of(value.__code__)]
+        for base in own
+        for name, value in vars(base).items()
+        if hasattr(value, "__code__")
+    ]
+
+
+def _of_library(value: Any) -> bool:
+    return (value.__module__ or "").partition(".")[0] in _LIBRARIES
 
 
 def _encoding(subject: Subject) -> str:

@@ -78,16 +78,19 @@ def layers_of(subject: Subject, batch: Batch, trace: Trace) -> list[Layer]:
     An attention outside all layers is in no layer's records; the caller can see which records of the trace are missing.
     """
     places: dict[int, int] = {}  # attention -> layer
+    records: list[AttentionRecord] = []  # the last one
     with lent(subject.model), attention_path(subject.model, "eager"), torch.no_grad():
         with _watched(subject, batch) as (layers, running):
 
-            def seen(record: AttentionRecord, *product: Any) -> None:
+            def seen(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
                 if running:
                     places[record.order] = running[-1]
-                record.parts.clear()  # the trace holds the weights already
+                for earlier in records:
+                    earlier.parts.clear()  # the trace holds the weights already
+                records[:] = [record]
+                return weights, values
 
-            with Tap(subject.model, len(batch), seen=seen):
-                subject.logits(batch)
+            subject.logits(batch, edit=seen)
         with _watched(subject, batch) as (others, _):
             subject.logits(batch.chosen([*range(len(batch)), 0]))
     for layer, other in zip(layers, others, strict=True):

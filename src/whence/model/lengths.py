@@ -1,11 +1,14 @@
-"""How many tokens a model takes: what its configs say, and how many rows its tables of positions have."""
+"""How many tokens a model takes: what its configs say, how many rows its tables of positions and of words have."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
+
+from whence.core.inputs import Input
+from whence.model import encoding
 
 Side = Literal["encoder", "decoder"]  # a model that has one side takes as many tokens on either
 
@@ -13,6 +16,7 @@ _IN_CONFIGS = {
     "encoder": ("max_encoder_position_embeddings", "max_source_positions"),
     "decoder": ("max_decoder_position_embeddings", "max_target_positions"),
 }
+_TOKEN_IDS = ("input_ids", "decoder_input_ids")
 _OF_BOTH_SIDES = ("max_position_embeddings", "n_positions", "max_seq_len")
 _OTHER_TABLES = ("vision", "visual", "image", "patch", "relative")  # in the names of tables that place no tokens
 
@@ -40,3 +44,18 @@ def _rows_for_positions(model: nn.Module, side: Side) -> Iterator[int]:
         if not any(word in name for word in _OTHER_TABLES):
             padding = 0 if module.padding_idx is None else module.padding_idx + 1  # RoBERTa, MPNet count from there
             yield module.num_embeddings - padding - getattr(module, "offset", 0)  # BART's has an offset
+
+
+def check_ids(model: nn.Module, tokenizer: Any, name: str, item: Input) -> None:
+    """An error for a token that the model has no embedding for, as of a tokenizer to which tokens were added."""
+    ids = [int(array.max(initial=-1)) for key, array in item.tensors.items() if key in _TOKEN_IDS]
+    try:
+        table = getattr(model, "get_input_embeddings", lambda: None)()
+    except (AttributeError, NotImplementedError):
+        return
+    if isinstance(table, nn.Embedding) and max(ids, default=-1) >= table.num_embeddings:
+        token = "" if tokenizer is None else f" of the token {encoding.readable(tokenizer, [max(ids)])[0]!r}"
+        raise ValueError(
+            f"the id {max(ids)}{token} is beyond the {table.num_embeddings} tokens that {name} has embeddings "
+            "of; use the tokenizer that the model was made with"
+        )

@@ -208,6 +208,16 @@ def _restore_random(states: list[Any]) -> None:
         torch.cuda.set_rng_state_all(states[3:])
 
 
+@contextlib.contextmanager
+def kept_random_states() -> Iterator[None]:
+    """A scope that may draw from the global random generators, which are as before when it ends."""
+    states = _random_states()
+    try:
+        yield
+    finally:
+        _restore_random(states)
+
+
 def _bytes(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 

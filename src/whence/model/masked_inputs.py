@@ -254,6 +254,7 @@ def _without(item: Input, gone: np.ndarray, name: str) -> Input:
     columns["units"] = None if item.units is None else item.units[~gone]
     numbers = np.where(gone, -1, np.cumsum(~gone) - 1)
     columns["decides"] = tuple(int(numbers[place]) if place >= 0 else -1 for place in item.decides)
+    columns["ignored"] = tuple(int(numbers[place]) for place in item.ignored if numbers[place] >= 0)
     return replace(item, tensors=tensors, **columns)
 
 
@@ -266,6 +267,8 @@ def digest(item: Input) -> bytes:
     arrays = dict(item.tensors)
     if item.decides:
         arrays["$decides"] = np.array([item.decides, item.answer or item.decides])
+    if item.ignored:
+        arrays["$ignored"] = np.array(item.ignored)
     zeroed = getattr(item, "zeroed", None)
     for name, array in sorted(arrays.items()) if zeroed is None else [*sorted(arrays.items()), ("$zeroed", zeroed)]:
         digest.update(f"{name}{array.shape}{array.dtype.str}".encode())

@@ -23,13 +23,16 @@ from whence.model.discovery import At
 from whence.model.forward import GONE
 from whence.model.masked_inputs import PixelWay, Way, Zeroed, added_by_model, blending, digest, hiding, ways
 from whence.model.places import tokens_read
+from whence.model.prefix_cache import PrefixCache
+from whence.model.shared_rows import beginning_changes, common_tokens, goes_on, run_alone, run_together
 from whence.model.subject import Subject
 from whence.model.tap import Edit
 from whence.model.targets import Aim, StateSeen, classes_of, names_class, of_logits
 
 MAX_KNOWN = 2**30  # bytes of answers that an engine remembers: the logits of a language model are long
-MAX_BYTES = 2**26  # bytes of masked inputs that wait to be run
+MAX_BYTES = 2**26  # bytes of masked inputs that wait to be run; four times as many where some may share a run
 MAX_ROWS = 128  # inputs in one pass
+MAX_READ = 512  # rows of logits that are read of one pass
 CPU_TOKENS = 2048  # tokens in one pass on a CPU, whose caches larger passes outgrow
 _VALUE_BYTES = 200  # roughly the memory of one remembered number and its key
 
@@ -214,7 +217,7 @@ class MaskedRuns:
                     else:
                         waiting[key] = _Waiting(make(), {row: None})
                         size += sum(array.nbytes for array in waiting[key].item.tensors.values())
-                    if size > MAX_BYTES:
+                    if size > MAX_BYTES * (4 if self.subject.generates else 1):
                         self._run(waiting, aims, logits)
                         size = 0
             self._run(waiting, aims, logits)
@@ -264,31 +267,66 @@ class MaskedRuns:
     # ---- running -----------------------------------------------------------------------------------------------------
 
     def _run(self, waiting: dict[Key, _Waiting], aims: list[Aim], logits: bool) -> None:
-        """Run the waiting inputs; inputs of one shape go together, so that nothing is padded."""
-        groups: dict[Any, list[Key]] = {}
-        for key, entry in waiting.items():
-            shapes = tuple((name, array.shape) for name, array in entry.item.tensors.items())
-            groups.setdefault((entry.item.streams, shapes, len(entry.item.answer)), []).append(key)
+        """Run the waiting inputs; inputs of one shape go together, so that nothing is padded.
+
+        Where the model allows, an input that is the beginning of another is read from the other's run.
+        """
+        groups: dict[Any, list[list[Key]]] = {}
+        for own in self._sequences(waiting, aims):
+            item = waiting[own[0]].item
+            shapes = tuple((name, array.shape) for name, array in item.tensors.items())
+            groups.setdefault((item.streams, shapes, len(item.answer)), []).append(own)
         tokens = CPU_TOKENS if self.subject.device.type == "cpu" else MAX_TOKENS
-        for (streams, *_), keys in groups.items():
-            size = max(1, min(MAX_ROWS, tokens // len(streams)))
-            for start in range(0, len(keys), size):
-                self._pass(keys[start : start + size], waiting, aims, logits)
-        self._known.run += len(waiting)
+        for (streams, *_), sequences in groups.items():
+            size, cache = max(1, min(MAX_ROWS, tokens // len(streams))), PrefixCache()
+            changes = beginning_changes(self.subject, [waiting[own[0]].item for own in sequences], size)
+            for part in _cut(sequences, size, changes):
+                self._pass(part, waiting, aims, logits, cache)
+            self._known.run += len(sequences)
         waiting.clear()
 
-    def _pass(self, keys: list[Key], waiting: dict[Key, _Waiting], aims: list[Aim], logits: bool) -> None:
-        """Run the model once on these inputs, and remember values of targets and, where wanted, logits."""
-        batch = self.subject.batch([waiting[key].item for key in keys])
+    def _sequences(self, waiting: dict[Key, _Waiting], aims: list[Aim]) -> list[list[Key]]:
+        """The waiting inputs in groups of which only the first is run."""
+        keys = list(waiting)
+        rows = {row for entry in waiting.values() for row in entry.rows}
+        alone = self.edit is not None or run_alone(self.subject, [entry.item for entry in waiting.values()])
+        if alone or not all(of_logits(aim.targets[row]) for aim in aims for row in rows):
+            return [[key] for key in keys]
+        return [[keys[n] for n in own] for own in run_together(self.subject, [waiting[key].item for key in keys])]
+
+    def _pass(
+        self, part: list[list[Key]], waiting: dict[Key, _Waiting], aims: list[Aim], logits: bool, cache: PrefixCache
+    ) -> None:
+        """Run the model once on the first input of every group, and remember values of targets and, if wanted, logits.
+
+        The other inputs of a group are its beginnings: their logits are read at their last tokens.
+        """
+        keys, of = zip(*((key, number) for number, own in enumerate(part) for key in own), strict=True)
+        batch = self.subject.batch([waiting[own[0]].item for own in part])
+        stream = list(batch.streams)[-1]
+        lengths = [waiting[key].item.streams.count(stream) for key in keys]
+        alone = self.edit is not None or run_alone(self.subject, batch.inputs)
+        if self.subject.generates and not alone:
+            batch.read_at = torch.tensor(of), torch.tensor(lengths) - 1
         places, rows = zip(*((p, row) for p, key in enumerate(keys) for row in waiting[key].rows), strict=True)
         state_places = [at for aim in aims for at in aim.chosen(rows).states]
         words = _words_with_zeros(self.subject, batch)
+        if not state_places and not alone:
+            self._share_beginning(batch, min(lengths), words, cache)
         decision, states = self.subject.decision(batch, state_places, words=words, edit=self.edit)
         self._evaluate(keys, places, rows, aims, decision, batch, states)
         if logits or (self.keep_logits and self._known.bytes < MAX_KNOWN):
             wide = (decision if decision.dtype.itemsize > 2 else decision.float()).cpu().numpy()
             self._known.logits.update(zip(keys, wide, strict=True))
             self._known.bytes += wide.nbytes
+
+    def _share_beginning(
+        self, batch: Batch, shortest: int, words: dict[str, Tensor] | None, cache: PrefixCache
+    ) -> None:
+        """Let the inputs of a batch go on from the tokens that all of them begin with, where the model can."""
+        batch.common = common_tokens(self.subject, batch.inputs, shortest, cache)
+        if batch.common and not goes_on(self.subject, batch, lambda given: self.subject.logits(given, words)):
+            batch.common = None
 
     def _derive(self, pairs: list[tuple[Key, int]], aims: list[Aim]) -> None:
         """Compute values of targets from logits that are known already, for pairs of a key and a row."""
@@ -317,7 +355,8 @@ class MaskedRuns:
         for aim in aims:
             row_aim = aim.chosen(list(rows))
             if all(map(of_logits, row_aim.targets)):
-                values = row_aim(logits.cpu().double()[index], None)
+                parts = [range(start, min(start + MAX_ROWS, len(index))) for start in range(0, len(index), MAX_ROWS)]
+                values = torch.cat([self._of_logits(aim, index, rows, part, logits) for part in parts])
             else:
                 assert batch is not None
                 seen = {at: state.chosen(index) for at, state in (states or {}).items()}
@@ -326,9 +365,30 @@ class MaskedRuns:
                 self._known.values[keys[place], aim.key(row)] = value
             self._known.bytes += _VALUE_BYTES * len(index)
 
+    def _of_logits(self, aim: Aim, places: Sequence[int], rows: Sequence[int], part: range, logits: Tensor) -> Tensor:
+        """The targets of a part of the rows, in float64."""
+        wide = logits[[places[n] for n in part]].cpu().double()
+        return aim.chosen([rows[n] for n in part])(wide, None)
+
     def _values(self, keys: list[Key], aim: Aim, row: int) -> np.ndarray:
         name = aim.key(row)
         return np.array([self._known.values[key, name] for key in keys], dtype=float)
+
+
+def _cut(sequences: list[list[Key]], size: int, changes: Sequence[int]) -> Iterator[list[list[Key]]]:
+    """Groups of inputs for one pass: so many at most, and not many more logits to read than `MAX_READ`.
+
+    `changes` are the numbers of groups before which a new pass begins.
+    """
+    part: list[list[Key]] = []
+    for number, own in enumerate(sequences):
+        full = len(part) == size or sum(map(len, part)) + len(own) > MAX_READ or number in changes
+        if part and full:
+            yield part
+            part = []
+        part.append(own)
+    if part:
+        yield part
 
 
 def _probability(target: Target) -> Target:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from whence.model.batching import Batch, shown
+from whence.model.closing import Change
 from whence.model.discovery import (
     At,
     Discovery,
@@ -25,8 +26,9 @@ from whence.model.discovery import (
 )
 from whence.model.forward import Forward
 from whence.model.loan import attention_path, lent
+from whence.model.row_passes import Running, row_gradients, running, spread_records
 from whence.model.rules import Rules
-from whence.model.tap import AttentionRecord, Edit, Tap
+from whence.model.tap import Align, AttentionRecord, Edit, Tap
 from whence.model.targets import Aim, StateSeen
 from whence.model.watching import Site
 
@@ -78,6 +80,12 @@ class Request:
         return None if self.rules is None else self.rules.attention_path
 
     @property
+    def shares(self) -> bool:
+        """Whether all that is recorded belongs to tokens: a beginning of a sequence then has what the whole has."""
+        by_token = all(isinstance(at, int) or at in ("embeddings", "word") for at in self.recorded)
+        return by_token and self.edit is None and (self.rules is None or self.rules.shares)
+
+    @property
     def plain(self) -> bool:
         """Whether inputs and attention are the model's own: the logits are then predictions, also under rules."""
         return not self.states and self.edit is None
@@ -101,19 +109,32 @@ class Pass:
     """One pass under way; `run` takes the steps in their order."""
 
     def __init__(
-        self, forward: Forward, discovery: Discovery, batch: Batch, aim: Aim, request: Request, name: str
+        self,
+        forward: Forward,
+        discovery: Discovery,
+        batch: Batch,
+        aim: Aim,
+        request: Request,
+        name: str,
+        change: Change | None = None,
     ) -> None:
         self._forward, self._discovery, self._batch, self._aim = forward, discovery, batch, aim
         self._request, self._name = request, name
+        self._change = change  # of all attention, as by ignored words
+        self._taps = request.attention or change is not None
+        self._running = running(batch, request.states, request.shares and not aim.states)
 
     def run(self) -> Trace:
-        """One forward pass that records what was requested, and one backward pass if gradients were."""
+        """One forward pass that records what was requested, and a backward pass if gradients were.
+
+        Examples that are beginnings of one sequence share the forward pass over it; each has its own backward pass.
+        """
         request, batch = self._request, self._batch
         model = self._forward.model
-        with lent(model), attention_path(model, request.path):
+        with lent(model), attention_path(model, "eager" if self._taps else request.path):
             if (request.backward or "deciding" in request.needs) and self._discovery.quantised:
                 raise ValueError(no_gradients(self._name))
-            structure = self._discovery.structure if request.backward or request.attention else None
+            structure = self._discovery.structure if request.backward or self._taps else None
             sites = {at: self._discovery.sites(at) for at in (*request.recorded, *self._aim.states)}
             tap = self._tap(structure)
             with self._graph(structure):
@@ -126,46 +147,54 @@ class Pass:
             if request.plain:
                 self._check_value(value)
                 batch.known = (self._aim, value.detach())
-            trace = Trace(request.needs, self._aim, logits.detach(), value.detach(), tap.records)
-            if request.attention and not tap.records:
+            trace = Trace(
+                request.needs, self._aim, logits.detach(), value.detach(), tap.records if request.attention else []
+            )
+            if self._taps and not tap.records:
                 raise ValueError(no_attention(model))
             if structure is not None and "deciding" in request.needs:
                 trace.deciding = self._deciding(tap.records, logits, value, structure)
             if request.backward:
-                differentiate(trace, value, request.gradients, sites, seen)
+                differentiate(trace, value, request.gradients, sites, seen, self._running)
             for at in request.recorded:
-                trace.states[at] = {stream: site.turned(seen[site]).detach() for stream, site in sites[at].items()}
+                turned = {stream: site.turned(seen[site]).detach() for stream, site in sites[at].items()}
+                trace.states[at] = {stream: self._running.spread(state) for stream, state in turned.items()}
             _release(trace)
+            if self._running.rows is not None:
+                spread_records(trace.attention, self._running.rows)
             return trace
 
     def _graph(self, structure: Structure | None) -> contextlib.AbstractContextManager[Any]:
         """A scope in which a graph is made only if it is needed: for gradients, for deciding tokens or by the rules."""
         request = self._request
-        deciding = structure is not None and "deciding" in request.needs and bool(self._product_numbers(structure))
+        deciding = structure is not None and bool(self._product_numbers(structure))
         ruled = request.rules is not None and request.rules.graph
         return torch.enable_grad() if request.backward or deciding or ruled else torch.no_grad()
 
     def _product_numbers(self, structure: Structure) -> set[int]:
         """The numbers of the attentions whose products are kept, to find out which queries the target reads."""
+        if "deciding" not in self._request.needs or self._running.rows is not None:
+            return set()
         if self._aim.states:  # a state inside the model may precede the attention that the output reads
             return set(range(len(structure.connections)))
         return set(structure.deciding.values())
 
     def _tap(self, structure: Structure | None) -> Tap:
         request = self._request
-        outputs: set[int] = self._product_numbers(structure) if structure and "deciding" in request.needs else set()
+        outputs: set[int] = self._product_numbers(structure) if structure else set()
         if structure and "head_gradient" in request.needs:
             outputs = set(range(len(structure.connections)))
         rules = request.rules
         return Tap(
             self._forward.model,
-            len(self._batch),
+            len(self._running.batch),
             values="values" in request.needs,
             scores="scores" in request.needs,
             edit=request.edit or (rules.edit if rules is not None else None),
             seen=rules.seen if rules is not None else None,
             outputs=outputs,
             connections=structure.connections if structure else (),
+            change=self._change,
         )
 
     def _run_model(
@@ -173,8 +202,8 @@ class Pass:
     ) -> tuple[Tensor, dict[Site, Tensor]]:
         rules, watch = self._request.rules, {site for by_stream in sites.values() for site in by_stream.values()}
         under = contextlib.nullcontext() if rules is None else rules.on(self._forward.model)
-        with under, tap if self._request.attention else contextlib.nullcontext():
-            logits, seen = self._forward.run(self._batch, watch, self._changes(sites, structure))
+        with under, tap if self._taps else contextlib.nullcontext():
+            logits, seen = self._forward.run(self._running.batch, watch, self._changes(sites, structure))
             if rules is not None:
                 rules.decided(logits)
         return logits, seen
@@ -187,7 +216,7 @@ class Pass:
         changes: dict[Site, Callable[[Tensor], Tensor]] = {}
         if structure and request.backward:
             changes |= dict.fromkeys(structure.roots.values(), as_leaf)
-        for at, by_stream in request.states.items():
+        for at, by_stream in self._running.states.items():
             for stream, state in by_stream.items():
                 changes[sites[at][stream]] = partial(replaced, state, leaf=True)
         if request.rules is not None and type(request.rules).state is not Rules.state:
@@ -219,6 +248,9 @@ class Pass:
         self, records: list[AttentionRecord], logits: Tensor, value: Tensor, structure: Structure
     ) -> dict[str, Tensor]:
         """The positions that the target reads, by stream: a CLS token, the last token, all, those of a neuron."""
+        if self._running.rows is not None:  # the rows of generated text decide at their last tokens
+            read = {stream: self._discovery.deciding_tokens(self._batch, stream) for stream in structure.deciding}
+            return {stream: tokens for stream, tokens in read.items() if tokens is not None}
         inside = self._aim.reads_states.to(value.device)
         if not inside.any():
             return deciding_rows(records, self._aim.read(logits), structure)
@@ -256,29 +288,53 @@ def replaced(new: Tensor, old: Tensor, leaf: bool = False) -> Tensor:
 
 
 def differentiate(
-    trace: Trace, value: Tensor, ats: list[At], sites: dict[At, dict[str, Site]], seen: dict[Site, Tensor]
+    trace: Trace,
+    value: Tensor,
+    ats: list[At],
+    sites: dict[At, dict[str, Site]],
+    seen: dict[Site, Tensor],
+    run: Running,
 ) -> None:
-    """One backward pass: gradients at the sites and, if asked, of all attention weights and heads, into the trace."""
+    """Gradients of the target at the sites and, if asked, of all attention weights and heads, into the trace."""
     with_weights, with_products = ([r for r in trace.attention if need in trace.needs] for need in OF_ATTENTION)
-    places = [(at, stream, seen[site]) for at in ats for stream, site in sites[at].items()]
-    wanted = [tensor for _, _, tensor in places]
-    wanted += [part for record in with_weights for part in record.parts]
-    wanted += [out for record in with_products for out, _ in record.outputs]
-    used = [t for t in wanted if t.requires_grad]
-    if not value.requires_grad or not used:
+    places = [(at, stream, site) for at in ats for stream, site in sites[at].items()]
+    wanted: list[tuple[Tensor, Align]] = [(seen[site], site.turned) for _, _, site in places]
+    wanted += [(part, _as_it_is) for record in with_weights for part in record.parts]
+    wanted += [output for record in with_products for output in record.outputs]
+    if not value.requires_grad or not any(tensor.requires_grad for tensor, _ in wanted):
         raise ValueError(
             "the target does not depend on the inputs in a way that can be differentiated; "
             "use a method that only runs the model, as leave_one_out, occlusion, shap or lime"
         )
-    by_id = dict(zip(map(id, used), torch.autograd.grad(value.sum(), used, allow_unused=True), strict=True))
-    grads = [torch.zeros_like(t) if by_id.get(id(t)) is None else by_id[id(t)] for t in wanted]
+    grads = _gradients(value, wanted, run)
     for (at, stream, _), grad in zip(places, grads, strict=False):
-        trace.gradients.setdefault(at, {})[stream] = sites[at][stream].turned(grad)
+        trace.gradients.setdefault(at, {})[stream] = grad
     of_attention = iter(grads[len(places) :])
     for record in with_weights:
         record.gradient_parts = [next(of_attention) for _ in record.parts]
     for record in with_products:
-        record.mixed = [(align(out.detach()), align(next(of_attention))) for out, align in record.outputs]
+        products = [run.spread(align(out.detach())) for out, align in record.outputs]
+        record.mixed = [(product, next(of_attention)) for product in products]
+
+
+def _gradients(value: Tensor, wanted: list[tuple[Tensor, Align]], run: Running) -> list[Tensor]:
+    """The gradients of all values with respect to these tensors, the axis of examples first; 0 where there is none."""
+    used = [(tensor, align) for tensor, align in wanted if tensor.requires_grad]
+    tensors, aligns = [tensor for tensor, _ in used], [align for _, align in used]
+    if run.rows is not None:
+        found = row_gradients(value, tensors, aligns, run.rows)
+    else:
+        grads = torch.autograd.grad(value.sum(), tensors, allow_unused=True)
+        found = [None if grad is None else align(grad) for grad, align in zip(grads, aligns, strict=True)]
+    by_id = dict(zip(map(id, tensors), found, strict=True))
+    return [
+        torch.zeros_like(run.spread(align(tensor))) if (grad := by_id.get(id(tensor))) is None else grad
+        for tensor, align in wanted
+    ]
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _release(trace: Trace) -> None:

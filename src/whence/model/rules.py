@@ -21,6 +21,7 @@ class Rules(TorchFunctionMode):
 
     attention_path: str | None = "eager"  # "eager" has products to see; "sdpa" is fused; None is the model's own
     graph = False  # whether a graph is made even where no gradient is requested
+    shares = False  # whether one pass over a sequence under these rules serves all of its beginnings
 
     @contextlib.contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:

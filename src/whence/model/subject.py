@@ -16,23 +16,23 @@ from torch import Tensor, nn
 from whence.core.inputs import Input
 from whence.core.tasks import TASKS
 from whence.model import batching, encoding
-from whence.model.batching import Batch, buckets, collate, cut, kind_of
+from whence.model.batching import Batch, buckets, collate, cut, enough_tokens, kind_of
+from whence.model.closing import Change, WeightsEdit
 from whence.model.decoding import generated, start_token
 from whence.model.discovery import At, Discovery, Structure, find_layout, no_attention
 from whence.model.forward import Forward
-from whence.model.lengths import Side, most_tokens
+from whence.model.interventions import change_of, noted, tapped, view, with_ignored
+from whence.model.lengths import Side, check_ids, most_tokens
 from whence.model.loan import attention_path, configs, fingerprint, lent
 from whence.model.passes import Pass, Request, Streams, Trace, replaced, states_seen
 from whence.model.places import with_places
 from whence.model.precision import accumulation
 from whence.model.rules import Rules
 from whence.model.self_changes import SelfChanges
-from whence.model.tap import Edit, Tap
+from whence.model.tap import Edit
 from whence.model.target_specs import resolve
 from whence.model.targets import Aim, StateSeen
 from whence.model.watching import Listener, Site, every_call, picked
-
-TOKEN_IDS = ("input_ids", "decoder_input_ids")
 
 
 class Subject:
@@ -59,6 +59,8 @@ class Subject:
         self._collate = partial(_collate, model, self._tokenizer)
         self._discoveries: dict[tuple[str, ...], Discovery] = {}  # by kind of input
         self._layouts: dict[tuple[int, ...], encoding.Layout] = {}  # by shape of picture
+        self._ignore: tuple[Any, ...] = ()  # words that must not count, of a subject under an intervention
+        self._edit: WeightsEdit | None = None  # of all attention, of such a subject
 
     def __repr__(self) -> str:
         return f"Subject({self.name}, {self.task})"
@@ -187,32 +189,17 @@ class Subject:
             options["start_token"] = self._start_token
         guess = next(reversed(self._layouts.values()), None)  # most pictures have the shape of the last one
         item = self._without_unused(encoding.encode(raw, **options, image_layout=guess))
-        self._check_ids(item)
+        check_ids(self.model, self._tokenizer, self.name, item)
         if "pixel_values" in item.tensors and self._encode is None and self._layout(item) != guess:
             item = self._without_unused(encoding.encode(raw, **options, image_layout=self._layout(item)))
         item = with_places(item, self.reads, self.mask_ids["mask"]) if self.reads else item
         wanted = encoding.generation_of(raw, self.generates and self._encode is None)
-        if item.generated or (self.task != "seq2seq-lm" and wanted is None):
-            return item
-        start = self._start_token if self.task == "seq2seq-lm" else None
-        batch = partial(self.batch, side="right")
-        return generated(self._forward, item, batch, self.processor, wanted, (start, self.max_length), progress)
-
-    def _check_ids(self, item: Input) -> None:
-        """An error for a token that the model has no embedding for, as of a tokenizer to which tokens were added."""
-        ids = [int(array.max(initial=-1)) for key, array in item.tensors.items() if key in TOKEN_IDS]
-        try:
-            table = getattr(self.model, "get_input_embeddings", lambda: None)()
-        except (AttributeError, NotImplementedError):
-            return
-        if isinstance(table, nn.Embedding) and max(ids, default=-1) >= table.num_embeddings:
-            token = (
-                "" if self.processor is None else f" of the token {encoding.readable(self._tokenizer, [max(ids)])[0]!r}"
-            )
-            raise ValueError(
-                f"the id {max(ids)}{token} is beyond the {table.num_embeddings} tokens that {self.name} has embeddings "
-                "of; use the tokenizer that the model was made with"
-            )
+        if not item.generated and (self.task == "seq2seq-lm" or wanted is not None):
+            start = self._start_token if self.task == "seq2seq-lm" else None
+            batch = partial(self.batch, side="right")
+            limits = (start, self.max_length)
+            item = generated(self._forward, item, batch, self.processor, wanted, limits, progress)
+        return noted(*with_ignored(item, self._ignore)) if self._ignore else item
 
     def _without_unused(self, item: Input) -> Input:
         """The input without arguments that the tokenizer gives and the model does not take, as token types."""
@@ -264,9 +251,7 @@ class Subject:
     ) -> Iterator[tuple[list[int], Batch]]:
         """Batches, each with the numbers of its inputs; every input is in one batch."""
         side = self._padding_side(inputs)
-        # a CPU's time grows with the tokens, padding included; an accelerator's more with the number of passes
-        enough = 128 if self.device.type == "cpu" else 4096
-        for group in buckets(inputs, batch_size, exact=side is None, enough=enough):
+        for group in buckets(inputs, batch_size, exact=side is None, enough=enough_tokens(self.device)):
             yield group, self.batch([inputs[number] for number in group], seed)
 
     def batch(self, inputs: Sequence[Input], seed: int = 0, side: str | None = None) -> Batch:
@@ -325,11 +310,22 @@ class Subject:
 
     # ---- passes ------------------------------------------------------------------------------------------------------
 
+    def with_attention(self, edit: WeightsEdit | None = None, *, ignore: Any = None) -> Subject:
+        """A view of this subject all of whose passes run with attention to some words closed, or with it edited.
+
+        `ignore` names words as `explain` takes them; `edit(record, weights)` returns the weights to use instead.
+        """
+        return view(self, edit, ignore)
+
+    def change(self, batch: Batch) -> Change | None:
+        """What is done to all attention in every pass over a batch; None where nothing is."""
+        return change_of(batch, self._edit, lambda: self.structure(batch), self.model)
+
     def run(self, batch: Batch, aim: Aim, request: Request) -> Trace:
         """One pass as requested."""
         if not request.plain and not aim.fixed:
             self.trace(batch, aim)  # a target left open is what the plain inputs predict
-        return Pass(self._forward, self.discovery(batch), batch, aim, request, self.name).run()
+        return Pass(self._forward, self.discovery(batch), batch, aim, request, self.name, self.change(batch)).run()
 
     def trace(
         self,
@@ -410,16 +406,14 @@ class Subject:
         graph: bool = False,
     ) -> tuple[Tensor, dict[At, StateSeen]]:
         """The decision logits and the states at some places, without gradients unless `graph`; else as `logits`."""
-        path = "eager" if edit is not None else path if rules is None else rules.attention_path
+        path = path if rules is None else rules.attention_path
         with lent(self.model), torch.set_grad_enabled(graph), contextlib.ExitStack() as scopes:
             changes = self._with_words(batch, words or {})
             watch = {site for at in places for site in self.sites(batch, at).values()}
             scopes.enter_context(attention_path(self.model, path))
             if rules is not None:
                 scopes.enter_context(rules.on(self.model))
-            if edit is not None:
-                connections = self.structure(batch).connections
-                scopes.enter_context(Tap(self.model, len(batch), edit=edit, connections=connections))
+            scopes.enter_context(tapped(self, batch, edit))
             logits, seen = self._forward.run(batch, watch, changes)
         return logits, states_seen(self.discovery(batch), batch, places, seen)
 
@@ -450,7 +444,7 @@ class Subject:
 
     def carried(self, batch: Batch, words: Streams, at: At) -> dict[str, Tensor]:
         """The states at a place when the model is given these word embeddings, by stream."""
-        with lent(self.model), torch.no_grad():
+        with lent(self.model), torch.no_grad(), tapped(self, batch):
             sites = self.sites(batch, at)
             _, seen = self._forward.run(batch, set(sites.values()), self._with_words(batch, words))
         return {stream: site.turned(seen[site]) for stream, site in sites.items()}

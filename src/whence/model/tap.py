@@ -19,7 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from whence.model.closing import Change, Softmax
+
 _SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax, torch._C._nn.__dict__.get("softmax"), torch.special.softmax}
+_DROPOUT = {F.dropout, torch.dropout}
 _PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
 
 HIDDEN = -1e4  # a score below this whose weight is 0 was masked
@@ -44,6 +47,7 @@ class AttentionRecord:
     key: str = ""
     mixed: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # products, gradients: (batch, head, query, width)
     score_parts: list[Tensor] = field(default_factory=list)  # inputs of the softmax, 0 where a mask hides the key
+    before_dropout: list[Tensor] = field(default_factory=list)  # of training: the tensors that dropout was given
 
     @property
     def weights(self) -> Tensor:
@@ -86,8 +90,10 @@ class Tap(TorchFunctionMode):
 
     `edit(record, weights, values)` returns the weights and values to use instead; `seen(record, weights, values,
     product, align)` is told of their product. The products of the blocks numbered in `outputs` are kept, as leaves of
-    the graph where no graph leads to them. `connections` are the streams of queries and keys of each block, in the
-    order of the blocks, where they are known.
+    the graph where no graph leads to them. A `change` of all attention comes before `edit`. `connections` are the
+    streams of queries and keys of each block, in the order of the blocks, where they are known. In training,
+    `undropped` records weights as they were before dropout; the tensors themselves, from which the model went on, are
+    kept in `before_dropout` of a record.
     """
 
     def __init__(
@@ -101,20 +107,26 @@ class Tap(TorchFunctionMode):
         seen: Seen | None = None,
         outputs: Container[int] = (),
         connections: Sequence[tuple[str, str]] = (),
+        change: Change | None = None,
+        undropped: bool = False,
     ) -> None:
         super().__init__()
+        self._change = change
+        self._softmax: Softmax | None = None  # the last one, where attention is changed
         self.records: list[AttentionRecord] = []
         self._names = {id(module): name for name, module in model.named_modules()}
         self._batch = batch_size
         self._values, self._scores, self._edit, self._seen = values, scores, edit, seen
         self._softmax_input: Tensor | None = None  # the input of the last softmax, where scores are wanted
         self._outputs, self._connections = outputs, connections
+        self._undropped = undropped
+        self._dropping: Tensor | None = None  # the followed weights that dropout was given
         self._followed: dict[int, tuple[Tensor, Tensor]] = {}  # id -> (tensor, its last form with four axes, or itself)
         self._last_head: tuple[Any, Any, Any, Any] | None = None  # shape, call, caller, input of the last head
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)
-        self._last_head, self._followed = None, {}
+        self._last_head, self._followed, self._softmax = None, {}, None
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -125,7 +137,9 @@ class Tap(TorchFunctionMode):
         if func in _SOFTMAX:
             out = func(*args, **kwargs)
             self._followed = {id(out): (out, out)} if out.ndim in (3, 4) else {}
+            self._dropping = None
             self._softmax_input = (args[0] if args else kwargs["input"]).detach() if self._scores else None
+            self._softmax = Softmax(func, args, kwargs, out) if self._change is not None else None
             return out
         if not self._followed:
             return func(*args, **kwargs)
@@ -135,6 +149,7 @@ class Tap(TorchFunctionMode):
             return self._einsum(*args)
         out = func(*args, **kwargs)
         if args and id(args[0]) in self._followed and isinstance(out, Tensor):
+            self._dropping = args[0] if func in _DROPOUT and out is not args[0] else self._dropping
             self._follow(args[0], out)
         return out
 
@@ -182,14 +197,25 @@ class Tap(TorchFunctionMode):
         """Note weights (batch, head, query, key) and values (batch, head, key, width); return their product."""
         self._followed = {}
         record = self._record(weights)
+        if self._change is not None:
+            weights = self._change.first(record, weights, self._softmax)
         if self._edit is not None:
             weights, values = self._edit(record, weights, values)
-        record.parts.append(weights)
+            weights = weights if self._change is None else self._change.last(record, weights)
+        if self._undropped:
+            before = weights if self._dropping is None else self._dropping
+            record.before_dropout.append(before)
+            record.parts.append(_cut_like(before, weights))
+            self._dropping = None
+        else:
+            record.parts.append(weights)
         if self._values:
             record.value_parts.append(values)
         if self._softmax_input is not None:  # a learned sink has a column of its own, which is cut off
             scores = self._softmax_input[..., : weights.shape[-1]].reshape(weights.shape)
-            record.score_parts.append(scores.masked_fill((weights == 0) & (scores < HIDDEN), 0.0))
+            closed = None if self._change is None else self._change.keys(record)
+            hidden = scores < HIDDEN if closed is None else (scores < HIDDEN) | closed
+            record.score_parts.append(scores.masked_fill((weights == 0) & hidden, 0.0))
         out = product(weights, values)
         kept = record.order in self._outputs
         if kept:
@@ -269,6 +295,8 @@ class Tap(TorchFunctionMode):
         weights = torch.softmax(scores, -1)
         weights = weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)  # a row that sees nothing
         self._softmax_input = scores.detach() if self._scores else None
+        self._dropping = weights if dropout_p else None
+        self._softmax = Softmax(torch.softmax, (scores, -1), {}, weights) if self._change is not None else None
         return self._product(F.dropout(weights, dropout_p), value)
 
 
@@ -280,6 +308,13 @@ def _shaped(new: Tensor, used: Tensor, four: torch.Size) -> Tensor:
     if new.shape == four:
         return new.reshape(used.shape)
     return new if used.ndim == 4 else new.flatten(0, 1)
+
+
+def _cut_like(before: Tensor, weights: Tensor) -> Tensor:
+    """Weights before dropout in the shape of those that were used: (batch, head, query, key), without a sink."""
+    if before.numel() == weights.numel():
+        return before.reshape(weights.shape)
+    return before[..., : weights.shape[-1]]
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -203,11 +203,16 @@ class Aim:
         copy.values = None if self.values is None else self.values[list(rows)]
         return copy
 
+    def anew(self, rows: Sequence[int]) -> Aim:
+        """The targets of these examples, for other inputs, whose f(x) is not known."""
+        copy = self.chosen(rows)
+        copy.values = None
+        return copy
+
     def of_probabilities(self) -> Aim:
         """The same targets with the probability of a class in place of its logit; other kinds stay as they are."""
-        copy = self.chosen(range(len(self.targets)))
+        copy = self.anew(range(len(self.targets)))
         copy.targets = [replace(t, kind="probability") if t.kind == "logit" else t for t in copy.targets]
-        copy.values = None
         return copy
 
     def __call__(self, logits: Tensor, batch: Any, states: Mapping[str | int, StateSeen] | None = None) -> Tensor:

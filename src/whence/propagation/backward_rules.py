@@ -6,6 +6,7 @@ relevance of Transformer Attribution. Every operation keeps its value, bit for b
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from whence.model.tap import AttentionRecord
+from whence.propagation.fused_attention import Attended, Visible
 from whence.propagation.operations import (
     ACTIVATION,
     ADD,
@@ -75,8 +77,11 @@ class Conserving(_Ruled):
     rules of linear layers. Activations are differentiated as x times the constant act(x)/x. The two factors of a
     product of states get half of its relevance each; unless `heads` is "half", the factor beside an activation's output
     gets all of it. Products keep their gradient unless both `heads` and `norms` have rules. Where attention weights are
-    constants, so are the weights by which experts are mixed.
+    constants, so are the weights by which experts are mixed. `fused` runs the model on its fused path, on which no
+    attention weights are kept.
     """
+
+    shares = True
 
     def __init__(
         self,
@@ -85,8 +90,11 @@ class Conserving(_Ruled):
         norms: bool = True,
         epsilon: float = 0.0,
         gamma: float = 0.0,
+        fused: bool = False,
     ) -> None:
         super().__init__()
+        self.attention_path = "sdpa" if fused else "eager"
+        self._masks: dict[int, Visible] = {}
         self._heads, self._norms, self._epsilon, self._gamma = heads, norms, epsilon, gamma
         self._halves = heads is not None and norms  # a norm that is not held may be written as a product of two states
         self._gates: Any = WeakIdKeyDictionary()  # outputs of activations
@@ -96,6 +104,8 @@ class Conserving(_Ruled):
         return weights.detach() if self._heads == "hold" else weights, values
 
     def ruled(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func is F.scaled_dot_product_attention:
+            return self._attended(Attended.of(args, kwargs, self._masks))
         if func in NORM and self._norms:
             x, scale, centred, _ = norm_of(func, args, kwargs)
             return _Scaled.apply(func(*args, **kwargs).detach(), x, scale, centred)
@@ -120,6 +130,15 @@ class Conserving(_Ruled):
         if (func in LINEAR or func in CONVOLUTION) and (self._epsilon or self._gamma):
             return self._linear(func, args, kwargs)
         return func(*args, **kwargs)
+
+    def _attended(self, block: Attended) -> Tensor:
+        """Fused attention: what the rules give its products when they are written out."""
+        if self._heads == "hold":
+            block.query, block.key = block.query.detach(), block.key.detach()
+            return _Held.apply(block.value, block)
+        if self._heads == "half" and self._halves:  # queries and keys are halved in their own product, and with weights
+            block.query, block.key, block.value = _half(_half(block.query)), _half(_half(block.key)), _half(block.value)
+        return block.output()
 
     def activated(self, x: Tensor, y: Tensor, function: Any) -> Tensor:
         out = _sloped(x, y, function)
@@ -155,6 +174,7 @@ class Softened(_Ruled):
     """ReLUs are differentiated as softplus: log(1 + exp(b x)) / b, smooth where the ReLU has its kink."""
 
     attention_path = None
+    shares = True
 
     def __init__(self, sharpness: float) -> None:
         super().__init__()
@@ -239,6 +259,24 @@ class _Scaled(torch.autograd.Function):
         if ctx.centred:
             gradient -= gradient.mean(ctx.centred, keepdim=True)
         return None, gradient, None, None
+
+
+class _Held(torch.autograd.Function):
+    """Attention with weights A that are held: the gradient of the values is A^T times that of the output."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, block: Attended) -> Tensor:
+        block.value = value.detach()
+        out = block.output()
+        ctx.save_for_backward(value, block.query, block.key)
+        block.value = block.query = block.key = value[..., :0]  # torch keeps them, and frees them in time
+        ctx.block = block
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        value, query, key = ctx.saved_tensors
+        return replace(ctx.block, query=query, key=key, value=value).to_values(gradients[0]).to(value.dtype), None
 
 
 class _Excited(torch.autograd.Function):

@@ -1,7 +1,8 @@
 """Long inputs: attention and its gradient are computed one head and a few rows at a time, and never kept whole.
 
-The model runs on its fused path, `scaled_dot_product_attention`. Its backward pass computes weights A and gradients G
-again, tile by tile, and hands each tile to a fold over layers, last to first.
+The model runs on its fused path, `scaled_dot_product_attention`. Weights A and gradients G are computed again, tile by
+tile, and handed to a fold over layers, last to first: in the backward pass, or, where a fold reads no gradients, after
+a forward pass that made no graph below its last attention.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from whence.model.batching import Batch
+from whence.model.discovery import summary
 from whence.model.passes import Request
-from whence.model.precision import accumulation
 from whence.model.rules import Rules
 from whence.model.subject import Subject
 from whence.model.targets import Aim
+from whence.propagation.fused_attention import Attended, Visible
 
 LONG_BYTES = 2**30  # of attention weights and their gradients; beyond that, attention is folded instead of kept
-
-_TILE_BYTES = 2**22  # of one tile of weights: about the size of a core's cache
 
 
 @dataclass(frozen=True)
@@ -33,30 +33,48 @@ class Fold:
     `start(deciding)` makes the state from the tokens that the output reads, stream -> (batch, token) bool.
     `tile(state, added, rows, keys, weights, gradient, share)` adds the contribution of some heads and queries to
     `added`: `weights` and `gradient` are (batch, head, query, key), `rows` and `keys` the places of queries and keys
-    among the features, and `share` is 1 / heads. `merge(state, added, queries)` makes the next state.
+    among the features, and `share` is 1 / heads. A query whose gradients are 0 adds nothing; in a fold that reads no
+    `gradient`, one whose state is 0. `merge(state, added, queries)` makes the next state.
+
+    `sums` says that `tile` adds up A o G of the queries in the given mask, over queries onto keys or over keys onto
+    queries. Such sums are values times their gradients, or outputs times theirs, and take no tiles at all.
     """
 
     start: Callable[[dict[str, Tensor]], Tensor]
     tile: Callable[[Tensor, Tensor, slice, slice, Tensor, Any, float], None]
     merge: Callable[[Tensor, Tensor, slice], Tensor]
+    gradient: bool = True
+    sums: tuple[str, Tensor] | None = None  # "keys" or "queries", and which queries count
 
 
 def fold_attention(subject: Subject, batch: Batch, aim: Aim, fold: Fold, start_layer: int = 0) -> Tensor | None:
     """The result of a fold over all attention, in memory that does not grow with the number of layers.
 
-    None where keeping attention is cheaper, or where folding is not possible: the model has several streams, or its
-    fused path does not make the same logits.
+    None where keeping attention is cheaper, or where folding is not possible: the model has several streams, its fused
+    path does not make the same logits, or an intervention changes attention, which the fused path does not show.
     """
+    if subject.change(batch) is not None:
+        return None
     layers = len(subject.structure(batch).connections)
-    weights = len(batch) * batch.mask.shape[1] ** 2 * layers * subject.heads
-    worthwhile = len(batch.streams) == 1 and weights * 8 >= LONG_BYTES
-    if not worthwhile or not 0 <= start_layer < layers or not has_fused_path(subject, batch):
+    if not is_long(subject, batch) or not 0 <= start_layer < layers or not has_fused_path(subject, batch):
         return None
     if aim.states and len({aim.key(row) for row in range(len(batch))}) > 1:
         return None  # the targets may end in different layers, and the fold starts once for all examples
-    rules = TiledAttention(fold, next(iter(batch.streams)), start_layer)
-    subject.run(batch, aim, Request(frozenset({"gradient:word"}), rules=rules))
-    return rules.result
+    stream = next(iter(batch.streams))
+    if fold.gradient or aim.states:
+        rules = TiledAttention(fold, stream, start_layer)
+        subject.run(batch, aim, Request(frozenset({"gradient:word"}), rules=rules))
+        return rules.result
+    kept = QueriesAndKeys(layers)
+    subject.run(batch, aim, Request(rules=kept))
+    return kept.folded(fold, stream, start_layer, aim)
+
+
+def is_long(subject: Subject, batch: Batch) -> bool:
+    """Whether a batch of one stream has so much attention that it is better not kept."""
+    layers = len(subject.structure(batch).connections)
+    weights = len(batch) * batch.mask.shape[1] ** 2 * layers * subject.heads
+    return len(batch.streams) == 1 and weights * 8 >= LONG_BYTES
 
 
 def has_fused_path(subject: Subject, batch: Batch) -> bool:
@@ -64,7 +82,7 @@ def has_fused_path(subject: Subject, batch: Batch) -> bool:
     discovery = subject.discovery(batch)
 
     def try_it() -> bool:
-        rules = TiledAttention()
+        rules = Fused()
         plain = subject.logits(discovery.probe_batch, path="eager")
         fused = subject.logits(discovery.probe_batch, rules=rules)
         self_attention = all(query == key != "" for query, key in discovery.structure.connections)
@@ -74,108 +92,126 @@ def has_fused_path(subject: Subject, batch: Batch) -> bool:
     return discovery.remember("the fused path makes all attention", try_it)
 
 
-class TiledAttention(Rules):
-    """A pass on the fused path whose backward pass feeds a fold.
-
-    `result` is the state of the fold, `calls` the number of attention blocks so far.
-    """
+class Fused(Rules):
+    """A pass on the fused path; `calls` is the number of attention blocks so far."""
 
     attention_path = "sdpa"
 
-    def __init__(self, fold: Fold | None = None, stream: str = "", start_layer: int = 0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.fold, self.stream, self.start_layer = fold, stream, start_layer
         self.calls = 0
-        self.result: Tensor | None = None
+        self._masks: dict[int, Visible] = {}
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
         if func is not F.scaled_dot_product_attention:
-            return func(*args, **kwargs)
+            return func(*args, **(kwargs or {}))
         self.calls += 1
-        if self.fold is None or not torch.is_grad_enabled():
-            return func(*args, **kwargs)
-        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-        given = dict(zip(names, args, strict=False)) | kwargs
-        query, mask, scale = given["query"], given.get("attn_mask"), given.get("scale")
-        if mask is not None and mask.dtype == torch.bool:  # a row of padding that sees no key would make NaN
-            mask = mask | ~mask.any(-1, keepdim=True)
-        return _Attention.apply(
-            query,
-            given["key"],
-            given["value"],
-            mask,
-            bool(given.get("is_causal")),
-            query.shape[-1] ** -0.5 if scale is None else scale,
-            self,
-            self.calls - 1,
-        )
+        return self.attended(Attended.of(args, kwargs or {}, self._masks), self.calls - 1)
+
+    def attended(self, block: Attended, layer: int) -> Tensor:
+        """The output of an attention block."""
+        return block.output()
 
 
-class _Attention(torch.autograd.Function):
-    """Fused attention whose backward pass goes through tiles of weights and gradients."""
+class TiledAttention(Fused):
+    """A pass on the fused path whose backward pass feeds a fold; `result` is the state of the fold."""
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        causal: bool,
-        scale: float,
-        rules: TiledAttention,
-        layer: int,
-    ) -> Tensor:
-        ctx.save_for_backward(query, key, value, mask)
-        ctx.options = (causal, scale, rules, layer)
-        grouped = query.shape[1] != key.shape[1]
-        return F.scaled_dot_product_attention(query, key, value, mask, 0.0, causal, scale=scale, enable_gqa=grouped)
+    def __init__(self, fold: Fold, stream: str, start_layer: int = 0) -> None:
+        super().__init__()
+        self.fold, self.stream, self.start_layer = fold, stream, start_layer
+        self.result: Tensor | None = None
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        query, key, value, mask = ctx.saved_tensors
-        causal, scale, rules, layer = ctx.options
-        d_out = gradients[0]
-        batch, heads, tokens, _ = query.shape
-        group = heads // key.shape[1]
-        d_query, d_key, d_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
-        size = max(1, min(tokens, _TILE_BYTES // (4 * batch * key.shape[2])))
+    def attended(self, block: Attended, layer: int) -> Tensor:
+        if not block.value.requires_grad or layer < self.start_layer:
+            return block.output()
+        onto_keys = self.fold.sums is not None and self.fold.sums[0] == "keys"
+        if onto_keys:
+            block.value = block.value.view_as(block.value)  # its gradient is that of this block alone
+        value, out = block.value, block.output()
+        _Folded(self, block, out, value if onto_keys else None)
+        return out
+
+
+class _Folded:
+    """What is done once the gradient of a block's output, or of its values, is known."""
+
+    def __init__(self, rules: TiledAttention, block: Attended, out: Tensor, value: Tensor | None) -> None:
+        block.detach()
+        self._rules, self._block = rules, block
+        self._out = out.detach() if rules.fold.sums is not None else None
+        self._by_value = False  # the sums onto keys follow with the gradient of the values
+        out.register_hook(self._output_known)
+        if value is not None:
+            value.register_hook(self._value_known)
+
+    def _output_known(self, d_out: Tensor) -> None:
+        rules, block, fold = self._rules, self._block, self._rules.fold
+        read = (d_out != 0).any(-1).any(1)  # (batch, query)
         if rules.result is None:
-            rules.result = rules.fold.start({rules.stream: (d_out != 0).any(-1).any(1)})
+            rules.result = fold.start({rules.stream: read})
         added = torch.zeros_like(rules.result)
-        everything = slice(0, tokens)
-        for head in range(heads):
-            k, v = (t[:, head // group].to(accumulation(t.dtype)) for t in (key, value))
-            for begin in range(0, tokens, size):
-                rows = slice(begin, min(begin + size, tokens))
-                q, d_o = (t[:, head, rows].to(accumulation(t.dtype)) for t in (query, d_out))
-                weights = torch.baddbmm(_mask(mask, causal, head, rows, k, q), q, k.transpose(1, 2), alpha=scale)
-                weights = weights.softmax(-1)
-                gradient = d_o @ v.transpose(1, 2)
-                if layer >= rules.start_layer:
-                    part, change = weights[:, None], gradient[:, None]
-                    rules.fold.tile(rules.result, added, rows, everything, part, change, 1 / heads)
-                d_value[:, head // group] += (weights.transpose(1, 2) @ d_o).to(value.dtype)
-                d_scores = gradient.mul_(weights)
-                d_scores.sub_(weights.mul_(d_scores.sum(-1, keepdim=True)))
-                d_query[:, head, rows] = (d_scores @ k).mul_(scale).to(query.dtype)
-                d_key[:, head // group] += (d_scores.transpose(1, 2) @ q).mul_(scale).to(key.dtype)
-        if layer >= rules.start_layer:
-            rules.result = rules.fold.merge(rules.result, added, everything)
-        return d_query, d_key, d_value, None, None, None, None, None
+        counted = None if fold.sums is None else fold.sums[1]
+        if fold.sums is not None and fold.sums[0] == "queries":
+            assert self._out is not None
+            sums = torch.linalg.vecdot(self._out.to(added.dtype), d_out.to(added.dtype)).sum(1)
+            added[:, 0] = sums.masked_fill(~fold.sums[1], 0.0)
+        elif counted is not None and not bool((read & ~counted).any()):
+            self._by_value = True
+            return
+        else:
+            share = 1 / block.query.shape[1]
+            for tile in block.tiles(read.any(0), d_out):
+                fold.tile(rules.result, added, tile.rows, tile.keys, tile.weights, tile.gradient, share)
+        self._merge(added)
+
+    def _value_known(self, d_value: Tensor) -> None:
+        if not self._by_value:
+            return
+        assert self._rules.result is not None
+        added = torch.zeros_like(self._rules.result)
+        added[:, 0] = torch.linalg.vecdot(self._block.value.to(added.dtype), d_value.to(added.dtype)).sum(1)
+        self._merge(added)
+
+    def _merge(self, added: Tensor) -> None:
+        assert self._rules.result is not None
+        everything = slice(0, added.shape[-1])
+        self._rules.result = self._rules.fold.merge(self._rules.result, added, everything)
+        del self._block, self._out  # the graph still holds this object, and must not hold these tensors
 
 
-def _mask(mask: Tensor | None, causal: bool, head: int, rows: slice, k: Tensor, q: Tensor) -> Tensor:
-    """The mask that is added to the scores of some rows of a head: (batch, row, key), or a shape that broadcasts."""
-    if causal:
-        row = torch.arange(rows.start, rows.stop, device=k.device)[:, None]
-        future = torch.arange(k.shape[1], device=k.device)[None] > row
-        return torch.zeros_like(future, dtype=q.dtype).masked_fill_(future, float("-inf"))
-    if mask is None:
-        return q.new_zeros(1)
-    head_mask = mask[:, head if mask.shape[1] > 1 else 0]
-    head_mask = head_mask[:, rows] if head_mask.shape[1] > 1 else head_mask
-    if head_mask.dtype != torch.bool:
-        return head_mask.to(q.dtype)
-    return q.new_zeros(head_mask.shape).masked_fill_(~head_mask, float("-inf"))
+class QueriesAndKeys(Fused):
+    """A forward pass on the fused path that keeps queries and keys, and a graph above its last attention only."""
+
+    graph = True
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self._layers, self._blocks = layers, list[Attended]()
+        self._last: Tensor | None = None
+        self._logits: Tensor | None = None
+
+    def attended(self, block: Attended, layer: int) -> Tensor:
+        out = block.output()
+        block.value = block.key[..., :0]  # not needed again
+        self._blocks.append(block)
+        if layer == self._layers - 1:
+            out = self._last = out.detach().requires_grad_()
+        return out
+
+    def decided(self, logits: Tensor) -> None:
+        self._logits = logits
+
+    def folded(self, fold: Fold, stream: str, start_layer: int, aim: Aim) -> Tensor:
+        """The fold over the blocks, last to first, from the tokens that the output reads."""
+        assert self._logits is not None and self._last is not None
+        scalar = summary(aim.read(self._logits))
+        d_out = torch.autograd.grad(scalar, self._last)[0] if scalar.requires_grad else torch.zeros_like(self._last)
+        state = fold.start({stream: (d_out != 0).any(-1).any(1)})
+        everything = slice(0, state.shape[-1])
+        while len(self._blocks) > start_layer:
+            block, added = self._blocks.pop(), torch.zeros_like(state)
+            for tile in block.tiles((state != 0).any(1).any(0), None):
+                share = 1 / block.query.shape[1]
+                fold.tile(state, added, tile.rows, tile.keys, tile.weights, None, share)
+            state = fold.merge(state, added, everything)
+        return state

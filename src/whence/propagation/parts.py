@@ -163,6 +163,8 @@ class Layers(Parts):
     results.
     """
 
+    shares = True
+
     def __init__(
         self,
         subject: str,
@@ -325,6 +327,7 @@ class Sources(Parts):
     """
 
     graph = True
+    shares = True
 
     def __init__(self, subject: str, split: Split) -> None:
         super().__init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from whence.runs.workers import Staged, Task, staged_failure
 LOOK_AHEAD = 4  # chunks per worker that are read ahead: the dearest of them is handed out first
 MAX_DEATHS = 3  # workers that one chunk may cost
 SLOW = 4.0  # times the usual seconds per cost, after which a chunk is also given to an idle worker
+PACES = 101  # chunks that say what is usual
 PATIENCE = 20.0  # seconds before a chunk can count as slow
 WAIT = 0.5  # seconds between two looks at the clock
 
@@ -31,19 +33,19 @@ class Progress:
     """How far a run is."""
 
     layout: Layout
-    done: dict[int, Facts]  # chunk -> what its shard says
+    done: set[int] = field(default_factory=set)  # chunks whose shards are committed
+    examples: int = 0  # of these chunks
+    failed: int = 0  # examples among them of which at least one method failed
     begun: float = field(default_factory=time.monotonic)
     before: int = 0  # examples that earlier runs had done
     working: dict[int, Chunk] = field(default_factory=dict)  # worker -> its chunk
     deaths: int = 0
 
-    @property
-    def examples(self) -> int:
-        return sum(facts.examples for facts in self.done.values())
-
-    @property
-    def failed(self) -> int:
-        return sum(facts.failed for facts in self.done.values())
+    def add(self, facts: Facts) -> None:
+        """Count a chunk that is committed. Counts are kept, not facts: a run may have a million chunks."""
+        self.done.add(facts.chunk)
+        self.examples += facts.examples
+        self.failed += facts.failed
 
 
 @dataclass
@@ -76,7 +78,8 @@ class Driver:
         self._running: dict[int, _Running] = {}
         self._deaths: dict[int, int] = {}  # chunk -> workers that died over it
         self._idle: set[int] = set()
-        self._paces: list[float] = []  # seconds per cost of the chunks that are done
+        self._paces: deque[float] = deque(maxlen=PACES)  # seconds per cost of the chunks that were done last
+        self._deaths_in_a_row = 0  # of workers, since a chunk was committed
 
     def drive(self, ready: list[Ready]) -> None:
         """Run until every chunk is committed; `ready` are the workers that are known to be."""
@@ -155,11 +158,18 @@ class Driver:
             reason = next(iter(facts.failures), "")
             raise Stopped(f"of rows {facts.first} to {facts.first + facts.examples - 1}, one failed: {reason}")
         self.folder.commit(Path(staged.path))
-        self.progress.done[facts.chunk] = facts
+        self.progress.add(facts)
+        self._deaths_in_a_row = 0
 
     def _lost(self, worker: int, reason: str) -> None:
         """A worker died: its chunk waits for another; a chunk that has cost too many is recorded as failed."""
         self.progress.deaths += 1
+        self._deaths_in_a_row += 1
+        if self._deaths_in_a_row > MAX_DEATHS * (self.engine.workers + 2):
+            raise Stopped(
+                f"{self._deaths_in_a_row} workers died one after the other ({reason}); look for a lack of memory, or "
+                "take fewer workers"
+            )
         self._idle.discard(worker)
         self.progress.working.pop(worker, None)
         for number, running in list(self._running.items()):

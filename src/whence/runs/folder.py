@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,18 @@ from whence.core.checksums import checksum, sealed, unsealed
 from whence.core.locking import Busy, is_locked, locked
 from whence.core.results import SUMMARY
 from whence.core.wording import counted, shown
-from whence.runs.shards import Damaged, Facts, check_shard, chunk_of
+from whence.runs.shards import Damaged, Facts, check_shard, chunk_of, read_facts
 
 FORMAT = 1
 SHARDS = "explanations"
+
+
+class _Missing(ValueError):
+    """There is no manifest."""
+
+
+class _Damaged(ValueError):
+    """The manifest is not what was written."""
 
 
 class RunFolder:
@@ -78,11 +86,11 @@ class RunFolder:
         try:
             found = unsealed(json.loads(self.manifest_file.read_text(encoding="utf-8")))
         except FileNotFoundError:
-            raise ValueError(f"{shown(str(self))} has no manifest.json: no run was begun there") from None
+            raise _Missing(f"{shown(str(self))} has no manifest.json: no run was begun there") from None
         except (ValueError, RecursionError, OSError):
             found = None
         if found is None:
-            raise ValueError(
+            raise _Damaged(
                 f"manifest.json of {shown(str(self))} is damaged; run its plan again, which writes it anew and keeps "
                 "the shards that are whole"
             )
@@ -94,13 +102,26 @@ class RunFolder:
         """Write the manifest; the folder of another plan, model or data is refused, a damaged manifest replaced."""
         try:
             known: dict[str, Any] | None = self.manifest()
-        except ValueError:
+        except (_Damaged, _Missing):
             known = None
+            self._check_owner(manifest["identity"])
         if known is not None and known["identity"] != manifest["identity"]:
             differing = _differences(known["heading"], manifest["heading"])
             raise ValueError(f"{shown(str(self))} holds a run of {differing}; give that again, or name a new folder")
         if known is None:
             self.write(self.manifest_file, json.dumps(sealed(manifest), indent=1, ensure_ascii=True))
+
+    def _check_owner(self, run: str) -> None:
+        """Refuse a folder without a manifest whose whole shards are all of other runs: they are somebody's results."""
+        owners = set()
+        for path in self.shards.iterdir():
+            with suppress(Damaged):
+                owners.add(read_facts(path).run)
+        if owners and run not in owners:
+            raise ValueError(
+                f"{shown(str(self))} has no readable manifest.json and holds results of another plan, model or data; "
+                "name a new folder"
+            )
 
     def write(self, file: Path, text: str) -> None:
         """Replace a file in one step."""
@@ -122,7 +143,7 @@ class RunFolder:
         """The whole shards by chunk, and a sentence on each file that is none; of two of a chunk, the first counts."""
         found: dict[int, tuple[Path, Facts]] = {}
         damaged = []
-        for path in sorted(self.shards.iterdir()):
+        for path in sorted(self.shards.iterdir()) if self.shards.is_dir() else ():
             try:
                 facts = check_shard(path, run)
                 if facts.chunk in found:
@@ -145,9 +166,19 @@ class RunFolder:
             path.rename(aside / f"{time.time_ns()}-{path.name}")
         return {number: facts for number, (_, facts) in found.items()}, damaged
 
-    def files(self) -> list[Path]:
-        """The shards in the order of their chunks."""
-        return sorted(path for path in self.shards.glob("part-*.parquet") if chunk_of(path) is not None)
+    def files(self, chunks: int | None = None) -> list[Path]:
+        """The shards in the order of their chunks; two of one chunk, or more than so many `chunks`, are refused."""
+        found: dict[int, Path] = {}
+        for path in sorted(self.shards.glob("part-*.parquet")):
+            number = chunk_of(path)
+            if number is None:
+                continue
+            if number in found or (chunks is not None and number >= chunks):
+                raise Damaged(
+                    f"{path.name} is one shard too many in {shown(str(self))}; run its plan again, which puts it aside"
+                )
+            found[number] = path
+        return [found[number] for number in sorted(found)]
 
 
 def manifest_of(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from os import PathLike
@@ -19,10 +20,11 @@ from whence.core.results import Attribution
 from whence.core.run_summaries import FrequentFeature, RunSummary, WorkerShare
 from whence.core.scoreboards import Scoreboard
 from whence.runs.folder import RunFolder
-from whence.runs.shards import Facts, need_arrow, read_facts
+from whence.runs.shards import Facts, check_shard, need_arrow, read_count, read_facts, schema
 
 MAX_FEATURES = 12  # of each method in a summary
 LEAST_OFTEN = 2  # examples that a feature of a summary occurs in
+MAX_EXAMPLES = 20_000  # that features and metrics of a summary are taken from
 PAUSE = 3.0  # a gap between two shards that is so many times as long as the work on the second one is a pause
 
 
@@ -43,6 +45,7 @@ class Run:
         need_arrow()
         self.folder = RunFolder(Path(folder))
         self.manifest = self.folder.manifest()
+        self._checked: set[Path] = set()  # shards whose bytes are those that were written
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}: {self.manifest['model']}, {self.manifest['rows']} rows)"
@@ -52,34 +55,41 @@ class Run:
         """The plan as JSON values."""
         return dict(self.manifest["plan"])
 
+    def files(self) -> list[Path]:
+        """The shards that are there, in the order of the data."""
+        return self.folder.files(self.manifest["chunks"])
+
     def dataset(self) -> Any:
-        """All rows as a pyarrow Dataset, which is read bit by bit and takes filters."""
+        """All rows as a pyarrow Dataset, which is read bit by bit and takes filters; all shards are checked first."""
+        return self._dataset(self.files())
+
+    def _dataset(self, files: Sequence[Path]) -> Any:
+        """These shards as a pyarrow Dataset; one that is not what was written raises `Damaged`."""
         import pyarrow.dataset
 
-        files = [str(path) for path in self.folder.files()]
-        return pyarrow.dataset.dataset(files, schema=self._schema(), format="parquet")
+        for path in files:
+            if path not in self._checked:
+                check_shard(path, self.manifest["identity"])
+                self._checked.add(path)
+        kind = schema(self.manifest["generates"])
+        return pyarrow.dataset.dataset([str(path) for path in files], schema=kind, format="parquet")
 
     def to_frame(self) -> Any:
         """All rows as a pandas DataFrame."""
         return self.dataset().to_table().to_pandas()
 
-    def _schema(self) -> Any:
-        from whence.runs.shards import schema
-
-        return schema(self.manifest["generates"])
-
-    def rows(self, columns: list[str] | None = None) -> Iterator[dict[str, Any]]:
-        """Every row as a dict, shard by shard: the results of one example stand together."""
-        for batch in self.dataset().to_batches(columns=columns, batch_size=1024):
-            yield from batch.to_pylist()
+    def rows(self, columns: list[str] | None = None, files: Sequence[Path] | None = None) -> Iterator[dict[str, Any]]:
+        """Every row (of these shards, where some are named) as a dict: the results of one example stand together."""
+        for path in self.files() if files is None else files:
+            for batch in self._dataset([path]).to_batches(columns=columns, batch_size=1024):
+                yield from batch.to_pylist()
 
     def failures(self) -> Iterator[Failure]:
         """What has no result, and why."""
-        import pyarrow.dataset
-
-        failed = pyarrow.dataset.field("error").is_valid()
-        table = self.dataset().to_table(columns=["row", "id", "method", "error"], filter=failed)
-        yield from (Failure(**row) for row in table.to_pylist())
+        failed = [path for path in self.files() if read_facts(path).failed]
+        for row in self.rows(["row", "id", "method", "error"], failed):
+            if row["error"] is not None:
+                yield Failure(**row)
 
     def __iter__(self) -> Iterator[Attribution]:
         """Every explanation as an Attribution, in the order of rows and methods; failures are left out."""
@@ -89,29 +99,28 @@ class Run:
 
     def __len__(self) -> int:
         """How many explanations and experiments there are, failed ones among them."""
-        return int(self.dataset().count_rows())
+        return sum(read_count(path) for path in self.files())
 
     def attributions(self, row: int) -> dict[str, Attribution]:
         """The explanations of one row of the data, by method."""
-        import pyarrow.dataset
-
-        table = self.dataset().to_table(filter=pyarrow.dataset.field("row") == row)
-        found = {one["method"]: one for one in table.to_pylist()}
+        files = self.files()
+        place = bisect_right(files, row, key=lambda path: read_facts(path).first)  # behind the shard that may have it
+        found = {one["method"]: one for one in self.rows(files=files[max(0, place - 1) : place]) if one["row"] == row}
         if not found:
             raise LookupError(f"the run has no results of row {row} yet; it has {self.manifest['rows']} rows, from 0")
         return {m: attribution_of(one) for m, one in found.items() if one["error"] is None and not one["experiment"]}
 
     # ---- summaries ---------------------------------------------------------------------------------------------------
 
-    def board(self) -> Scoreboard | None:
-        """The metrics of all explanations as a Scoreboard; None where the plan has no metrics."""
+    def board(self, files: Sequence[Path] | None = None) -> Scoreboard | None:
+        """The metrics of all explanations (of these shards) as a Scoreboard; None where the plan has no metrics."""
         plan = self.manifest["plan"]
         if not plan["metrics"]:
             return None
         values: dict[str, dict[int, dict[str, float]]] = {method: {} for method in plan["methods"]}
         seconds: dict[str, dict[int, float]] = {method: {} for method in plan["methods"]}
         names: dict[str, None] = {}
-        for row in self.rows(["row", "method", "values", "seconds", "experiment"]):
+        for row in self.rows(["row", "method", "values", "seconds", "experiment"], files):
             if not row["experiment"]:
                 own = {one["name"]: one["value"] for one in row["values"] or ()}
                 names |= dict.fromkeys(own)
@@ -130,8 +139,14 @@ class Run:
         )
 
     def summary(self, *, notes: tuple[str, ...] = (), running: bool | None = None) -> RunSummary:
-        """How far the run is, what it took and what failed: a RunSummary."""
-        facts = [read_facts(path) for path in self.folder.files()]
+        """How far the run is, what it took and what failed: a RunSummary.
+
+        Features and metrics of a large run are those of `MAX_EXAMPLES` examples, and a note says so; `board` takes all.
+        """
+        files = self.files()
+        facts = [read_facts(path) for path in files]
+        sample = _spread(files, sum(one.examples for one in facts))
+        some = (f"Features and metrics are those of {len(sample)} of {len(files)} chunks, evenly spread.",)
         plan, manifest = self.manifest["plan"], self.manifest
         questions = [*plan["methods"], *plan["experiments"]]
         failures: Counter[str] = Counter()
@@ -159,16 +174,21 @@ class Run:
             method_seconds=tuple(sum(one.method_seconds.get(spec, 0.0) for one in facts) for spec in questions),
             failures=dict(failures.most_common()),
             workers=_shares(facts),
-            features=tuple(self._features()) if plan["inputs"] and facts else (),
-            board=self.board() if facts else None,
+            features=tuple(self._features(sample)) if plan["inputs"] and facts else (),
+            board=self.board(sample) if facts else None,
             versions=manifest["versions"],
-            notes=(*manifest["notes"], *_mixed(facts, manifest["versions"]), *notes),
+            notes=(
+                *manifest["notes"],
+                *_mixed(facts, manifest["versions"]),
+                *(some if len(sample) < len(files) else ()),
+                *notes,
+            ),
         )
 
-    def _features(self) -> Iterator[FrequentFeature]:
+    def _features(self, files: Sequence[Path]) -> Iterator[FrequentFeature]:
         """The features with the largest mean share of the scores, method by method."""
         sums: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0, 0.0, 0.0]))
-        for row in self.rows(["method", "features", "special", "scores", "grid"]):
+        for row in self.rows(["method", "features", "special", "scores", "grid"], files):
             if row["features"] is None or row["scores"] is None or row["grid"] is not None:
                 continue
             scores = np.array(row["scores"], float)
@@ -235,7 +255,7 @@ def _input_of(row: dict[str, Any], record: dict[str, Any], generated: tuple[int,
         words=np.array(row["words"] or none),
         offsets=np.stack([np.array(row["starts"] or none), np.array(row["ends"] or none)], -1),
         parts=tuple(parts),
-        texts=_texts(text, parts),
+        texts=record.get("texts") or texts_of(text, parts),
         grid=None if row["grid"] is None else (row["grid"][0], row["grid"][1]),
         box=None if record.get("box") is None else tuple(record["box"]),
         size=None if record.get("size") is None else tuple(record["size"]),
@@ -243,7 +263,7 @@ def _input_of(row: dict[str, Any], record: dict[str, Any], generated: tuple[int,
     )
 
 
-def _texts(text: str, parts: list[str]) -> dict[str, str]:
+def texts_of(text: str, parts: Sequence[str]) -> dict[str, str]:
     """The texts that offsets point into: the input itself, or the parts of one with several."""
     names = [name for name in dict.fromkeys(parts) if name]
     try:
@@ -260,6 +280,14 @@ def _visible(scores: np.ndarray, generated: tuple[int, ...]) -> np.ndarray:
     if not generated:
         return np.ones(scores.shape, bool)
     return np.arange(scores.shape[-1])[None, :] < np.array(generated)[:, None]
+
+
+def _spread(files: list[Path], examples: int) -> list[Path]:
+    """All shards, or so many of them, evenly spread, that they hold about `MAX_EXAMPLES` examples."""
+    if examples <= MAX_EXAMPLES:
+        return files
+    count = max(1, round(len(files) * MAX_EXAMPLES / examples))
+    return [files[place] for place in np.linspace(0, len(files) - 1, count).round().astype(int).tolist()]
 
 
 def _first(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import ExitStack
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from whence.runs.shards import need_arrow
 
 EngineName = Literal["local", "ray"]
 ENGINES = ("local", "ray")
+LONG = 60.0  # seconds of waiting for the first worker, after which that is told
 
 
 def run_plan(
@@ -45,13 +47,16 @@ def run_plan(
         layout = laid_out(stream(plan.data, plan.limit), plan.chunk)
         ready = _first_ready(started)
         identity = _begin(plan, folder, layout, ready[0], started.name)
-        done, damaged = folder.set_aside(identity, len(layout.chunks))
-        state = Progress(layout, done, before=sum(facts.examples for facts in done.values()))
-        wanted = {chunk.number for chunk in layout.chunks} - done.keys()
+        state, damaged = _resumed(folder, identity, layout)
+        wanted = {chunk.number for chunk in layout.chunks} - state.done
         report = scope.enter_context(shown_progress(state, started, folder, progress))
         chunks = cut(stream(plan.data, plan.limit), layout, wanted)
         driver = Driver(plan, started, folder, identity, state, chunks, first=ready[0], strict=strict, report=report)
         try:
+            if strict and state.failed:
+                raise Stopped(
+                    f"{state.failed} of {state.before} examples failed before; without strict they are kept so"
+                )
             driver.drive(ready)
         finally:
             folder.clear_staging()
@@ -95,8 +100,13 @@ def _engine(
 def _first_ready(engine: Engine) -> list[Ready]:
     """The workers that are ready first; a model that cannot be loaded stops the run."""
     found: list[Ready] = []
-    deaths = 0
+    deaths, begun, told = 0, time.monotonic(), False
     while not found:
+        if time.monotonic() - begun > LONG and not told:
+            told = True
+            print(
+                "still waiting for a worker that has read the model; has the cluster free processors?", file=sys.stderr
+            )
         for event in engine.wait(1.0):
             if isinstance(event, Failed):
                 raise Stopped(event.reason)
@@ -129,6 +139,16 @@ def _begin(plan: Plan, folder: RunFolder, layout: Layout, ready: Ready, engine: 
     )
     folder.begin(manifest)
     return str(manifest["identity"])
+
+
+def _resumed(folder: RunFolder, identity: str, layout: Layout) -> tuple[Progress, list[str]]:
+    """How far earlier runs came, and sentences on the files that are no shards of the run."""
+    state = Progress(layout)
+    found, damaged = folder.set_aside(identity, len(layout.chunks))
+    for facts in found.values():
+        state.add(facts)
+    state.before = state.examples
+    return state, damaged
 
 
 def _note_end(folder: RunFolder, damaged: list[str]) -> None:

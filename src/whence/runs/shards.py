@@ -10,7 +10,7 @@ import json
 import os
 import re
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ LETTERS = 16  # of the checksum in a file's name
 _NAME = re.compile(rf"part-(\d{{8,}})-([0-9a-f]{{{LETTERS}}})\.parquet")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What a shard says of itself."""
 
@@ -97,7 +97,7 @@ def write_shard(table: Any, facts: Facts, staging: Path) -> Path:
     """Write a shard beside the others, not yet among them; its name is final but for the folder."""
     import pyarrow.parquet
 
-    table = table.replace_schema_metadata({METADATA: json.dumps(vars(facts)).encode()})
+    table = table.replace_schema_metadata({METADATA: json.dumps(asdict(facts)).encode()})
     draft = staging / f"draft-{uuid.uuid4().hex}"
     with draft.open("wb") as file:
         pyarrow.parquet.write_table(table, file, compression="zstd")
@@ -120,6 +120,17 @@ def read_facts(path: Path) -> Facts:
         metadata = pyarrow.parquet.read_schema(path).metadata or {}
         return Facts(**json.loads(metadata[METADATA]))
     except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
+        raise Damaged(f"{path.name} cannot be read as a shard of a run: {in_one_line(error)}") from None
+
+
+def read_count(path: Path) -> int:
+    """How many rows a shard has, by its own metadata."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        return int(pyarrow.parquet.read_metadata(path).num_rows)
+    except (pa.ArrowException, OSError) as error:
         raise Damaged(f"{path.name} cannot be read as a shard of a run: {in_one_line(error)}") from None
 
 

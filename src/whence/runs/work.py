@@ -20,12 +20,14 @@ from whence.core.wording import MAX_SHOWN
 from whence.debate.auditing import Row as AuditRow
 from whence.debate.auditing import audited_rows
 from whence.measure.datasets import Row, as_target
+from whence.measure.local_engine import interrupted
 from whence.measure.metric_runs import MetricRuns, cases_of
 from whence.measure.plans import fitted_metrics, measured, specs_of
 from whence.methods.explaining import Settings, explained
 from whence.model.masked_runs import MaskedRuns
 from whence.model.subject import Subject
 from whence.runs.plans import Plan
+from whence.runs.reading import texts_of
 from whence.runs.shards import schema
 
 
@@ -68,9 +70,7 @@ def run_chunk(plan: Plan, rows: Sequence[Row], subject: Subject) -> ChunkResult:
     if plan.experiments:
         started = time.perf_counter()
         _audit(plan, sound, subject)
-        taken = (time.perf_counter() - started) / len(
-            plan.experiments
-        )  # they share passes, so none has a time of its own
+        taken = (time.perf_counter() - started) / len(plan.experiments)  # which share passes
         seconds |= dict.fromkeys(plan.experiments, taken)
     failures = {case.row.number: reason for case in cases if (reason := _failure(plan, case))}
     import pyarrow as pa
@@ -113,12 +113,14 @@ def _explain(plan: Plan, cases: list[_Case], subject: Subject, engine: MaskedRun
         found = explained(subject, [_item(c) for c in cases], specs, [c.target for c in cases], settings)
         for case, own in zip(cases, found, strict=True):
             case.found.update(zip(plan.methods, own, strict=True))
-    except Exception:
+    except Exception as whole:
+        _check_interrupt(whole)
         for case in cases:
             for method, spec in zip(plan.methods, specs, strict=True):
                 try:
                     case.found[method] = explained(subject, [_item(case)], [spec], [case.target], settings)[0][0]
                 except Exception as error:
+                    _check_interrupt(error)
                     case.found[method] = _reason(error)
 
 
@@ -132,13 +134,15 @@ def _measure(plan: Plan, cases: list[_Case], subject: Subject, engine: MaskedRun
     try:
         asked = [[cases_of(subject, a, case.row.truth, plan.seed, checked=True)] for case, _, a in pairs]
         values = measured(runs, metrics, asked, (1, 1)).values[:, :, 0, 0]  # (pair, metric)
-    except Exception:
+    except Exception as whole:
+        _check_interrupt(whole)
         values = np.full((len(pairs), len(metrics)), np.nan)
         for number, (case, method, a) in enumerate(pairs):
             try:
                 rows = cases_of(subject, a, case.row.truth, plan.seed, checked=True)
                 values[number] = measured(runs, metrics, [[rows]], (1, 1)).values[0, :, 0, 0]
             except Exception as error:
+                _check_interrupt(error)
                 case.found[method] = _with_note(a, f"no metric could be taken: {_reason(error)}")
     for (case, method, _), own in zip(pairs, values.tolist(), strict=True):
         case.values[method] = dict(zip(metrics, own, strict=True))
@@ -152,7 +156,14 @@ def _audit(plan: Plan, cases: list[_Case], subject: Subject) -> None:
         try:
             case.audits = audited_rows(subject, {number: _item(case)}, {number: label}, plan.experiments, plan.seed)
         except Exception as error:
+            _check_interrupt(error)
             case.audits = _reason(error)
+
+
+def _check_interrupt(error: BaseException) -> None:
+    """Pass on a Ctrl-C that surfaced as another error, as it does inside torch: it is no failure of a row."""
+    if interrupted(error):
+        raise KeyboardInterrupt from error
 
 
 def _item(case: _Case) -> Input:
@@ -192,7 +203,7 @@ def _records(plan: Plan, case: _Case, generates: bool, seconds: Mapping[str, flo
     found = []
     for method in plan.methods:
         a = case.error or case.found[method]
-        own = {"error": _told(plan, a)} if isinstance(a, str) else _explanation(plan, a, case.values.get(method, {}))
+        own = {"error": _told(plan, a)} if isinstance(a, str) else _explanation(plan, a, case, method)
         found.append({**common, "method": method, "experiment": False, "seconds": seconds[method], **own})
         if not isinstance(a, str) and generates and len(a.axes) == 1:  # the next token alone is one row
             for name in ("scores", "target", "output", "base", "residual"):
@@ -212,10 +223,11 @@ def _told(plan: Plan, reason: str) -> str:
     return reason if plan.inputs else "failed; the reason may quote the input and is left out"
 
 
-def _explanation(plan: Plan, a: Attribution, values: Mapping[str, float]) -> dict[str, Any]:
+def _explanation(plan: Plan, a: Attribution, case: _Case, method: str) -> dict[str, Any]:
     """The columns of an explanation."""
     x = a.input
     targets = a.target if isinstance(a.target, tuple) else (a.target,)
+    values = case.values.get(method, {}).items()
     record: dict[str, Any] = {"dtype": a.scores.dtype.str}
     found: dict[str, Any] = {
         "grid": None if x.grid is None else list(x.grid),
@@ -228,13 +240,16 @@ def _explanation(plan: Plan, a: Attribution, values: Mapping[str, float]) -> dic
         "residual": _plain(a.residual),
         "signs": a.signs,
         "length": int((~x.special).sum()),
-        "values": [{"place": "", "name": name, "value": value} for name, value in values.items()],
+        "values": [{"place": "", "name": name, "value": value} for name, value in values],
         "notes": [note for note in a.notes if plan.inputs],
     }
     if plan.inputs:
         # a predicted token of a generating model is part of the text
         record |= {"targets": [target.to_dict() for target in targets], "size": x.size, "box": x.box}
-        record |= {"several": isinstance(a.target, tuple)}
+        if x.texts != texts_of(
+            as_text(case.row.raw), x.parts
+        ):  # of a text that the model generated, or of own encodings
+            record |= {"texts": x.texts}
         found |= {
             "features": [feature.encode("utf-8", "backslashreplace").decode() for feature in x.features],
             "words": x.words.tolist(),

@@ -10,6 +10,7 @@ import numpy as np
 from whence.core import display
 from whence.core.audits import Audit
 from whence.core.display import Table
+from whence.core.guidances import Guidance
 from whence.core.maximisations import Maximisation
 from whence.core.name_audits import NameAudit
 from whence.core.picture_grids import PictureGrid
@@ -18,6 +19,7 @@ from whence.core.results import Attribution, Comparison
 from whence.core.run_summaries import RunSummary, Verification
 from whence.core.scoreboards import Arbitration, Score, Scoreboard
 from whence.core.sensitivities import Sensitivity
+from whence.core.shortcut_audits import ShortcutAudit
 from whence.views.content.conservation import methods
 from whence.views.content.run_summary import method_times
 from whence.views.content.sensitivity import rows as sensitivity_rows
@@ -146,6 +148,27 @@ def name_audit(found: NameAudit) -> Table:
     return Table(columns, rows)
 
 
+@display.table.register(ShortcutAudit)
+def shortcut_audit(found: ShortcutAudit) -> Table:
+    """A row per word, the most suspicious first."""
+    attributed = {f"attributed: {name}": name for name in found.classes}
+    plain = (
+        *("word", "grade", "texts", "pulls", "strongest", "chance", "p", "corrected", "predicted"),
+        *("predicted_elsewhere", "exclusive_p", "labelled", "hidden", "flips", "contexts", "turned"),
+        *("turned_by_others", "turned_p", "contrary", "misled", "misled_elsewhere", "misled_p"),
+    )
+    columns = (*plain, *attributed, "hidden low", "hidden high", "turned low", "turned high")
+    rows = [
+        (
+            *(getattr(own, name) for name in plain),
+            *(own.attributed.get(name, float("nan")) for name in attributed.values()),
+            *(*own.hidden_interval, *own.turned_interval),
+        )
+        for own in found.words
+    ]
+    return Table(columns, rows)
+
+
 @display.table.register(Audit)
 def audit(a: Audit) -> Table:
     """A row per number of an experiment and example."""
@@ -184,3 +207,17 @@ def verification(v: Verification) -> Table:
     """A row per result that was compared."""
     numbered = enumerate(v.differences.astype(float).tolist())
     return Table(("row", "difference", "within"), [(n, value, value <= v.tolerance) for n, value in numbered])
+
+
+@display.table.register(Guidance)
+def guidance(g: Guidance) -> Table:
+    """A row per measure, arm and seed; the last columns are the mean of the arm and the interval of the mean."""
+    columns = ("measure", "better", "arm", "seed", "value", "mean", "low", "high")
+    rows: list[tuple[Any, ...]] = []
+    for measure in g.measures:
+        for place, arm in enumerate(g.arms):
+            low, high = g.interval(measure.name, arm) or (float("nan"), float("nan"))
+            numbers = (g.mean(measure.name, arm), low, high)
+            seeds = zip(g.seeds, measure.values[place].tolist(), strict=True)
+            rows += [(measure.name, measure.better, arm, seed, value, *numbers) for seed, value in seeds]
+    return Table(columns, rows)

@@ -30,6 +30,7 @@ from whence.web.guard import Guard
 from whence.web.inputs import Asked, Gone, Pictures, TooLarge, check_letters
 from whence.web.jobs import Full, Job, TooMany, Worker, sentence
 from whence.web.limits import Limits
+from whence.web.runs import Runs, add_runs
 from whence.web.schemas import Error, JobState, Metric, Picture, Start
 from whence.web.work import Desk, Explain, Measure
 
@@ -104,7 +105,12 @@ class Server:
 
 
 def create(
-    catalogue: Catalogue, limits: Limits | None = None, *, hosts: tuple[str, ...] = (), remote: bool = False
+    catalogue: Catalogue,
+    limits: Limits | None = None,
+    *,
+    hosts: tuple[str, ...] = (),
+    remote: bool = False,
+    runs: tuple[Path, ...] = (),
 ) -> Guard:
     """The whole app: routes behind their guard."""
     server = Server(catalogue, limits or Limits())
@@ -123,6 +129,7 @@ def create(
     _add_starting(app, server)
     _add_jobs(app, server)
     _add_results(app, server)
+    add_runs(app, Runs(runs))
     _add_page(app)
     return Guard(app, server.limits, hosts, remote)
 
@@ -223,9 +230,11 @@ def _add_starting(app: FastAPI, server: Server) -> None:
         server.catalogue.check(wanted.model)
         if wanted.kind == "explain" and not 1 <= len(wanted.methods) <= limits.methods:
             raise TooLarge(f"a run takes 1 to {limits.methods} methods, and {len(wanted.methods)} were named")
-        for text in (*wanted.methods, str(wanted.target)):
+        for text in (*wanted.methods, *wanted.ignore, str(wanted.target)):
             if len(text) > limits.spec:
-                raise TooLarge(f"a method or target may have {limits.spec} letters, and one has {len(text):,}")
+                raise TooLarge(
+                    f"a method, a target or a word to ignore may have {limits.spec} letters, and one has {len(text):,}"
+                )
         if re.search(r"direction\s*\(", str(wanted.target)):
             raise ValueError("a direction is read from a file, and no request names files here; choose another target")
         check_letters(wanted.texts, limits)
@@ -234,7 +243,7 @@ def _add_starting(app: FastAPI, server: Server) -> None:
             raise ValueError("a method was named twice; name each once, or give it other options")
         server.desk.check_methods(wanted.model, methods)
         asked = Asked(wanted.model, wanted.texts, wanted.picture, wanted.example)
-        explain = Explain(asked, methods, wanted.target, wanted.seed, wanted.level)
+        explain = Explain(asked, methods, wanted.target, wanted.seed, wanted.level, tuple(wanted.ignore))
         return server.state_of(server.add(wanted.kind, explain, request))
 
 

@@ -28,6 +28,12 @@ class Start(BaseModel):
         description="Names, or names with options.",
         examples=[["leave_one_out", "integrated_gradients(steps=32)"]],
     )
+    ignore: list[str] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Words that must not count: attention to every occurrence is closed in every pass.",
+        examples=[["film"]],
+    )
     seed: int = Field(0, ge=0, le=2**63 - 1)
     level: Literal["token", "word", "sentence", "message", "document"] = Field(
         "token", description="What the features are; methods that hide features hide whole units."

@@ -66,12 +66,13 @@ def serve(
     remote: bool = False,
     hosts: Sequence[str] = (),
     limits: Limits | None = None,
+    runs: Sequence[Path] = (),
     open_page: bool = False,
     ready: Callable[[str], None] = print,
 ) -> None:
     """Serve until interrupted; `ready` is told the address once requests are taken."""
     bounds = limits or Limits()
-    app = create(Catalogue(folders_by_name(models)), bounds, hosts=tuple(hosts), remote=remote)
+    app = create(Catalogue(folders_by_name(models)), bounds, hosts=tuple(hosts), remote=remote, runs=tuple(runs))
     opened = listening(host, port, remote)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{opened.getsockname()[1]}/"

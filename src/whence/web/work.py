@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whence.core import geometry
-from whence.core.inputs import Input
+from whence.core.inputs import Input, merged, word_starts
+from whence.core.interventions import ignored_words
 from whence.core.levels import at_level, checked_level
 from whence.core.results import Attribution, Comparison
 from whence.core.tasks import TASKS
@@ -34,6 +35,7 @@ class Explain:
     target: str | int | None = None
     seed: int = 0
     level: str = "token"
+    ignore: tuple[str, ...] = ()  # words that must not count
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,15 @@ class Desk:
                 f"an input may have {self.limits.features:,} tokens and patches, and this one has "
                 f"{len(item.features):,}; send less"
             )
+        plain = item
+        if asked.ignore:
+            from whence.model.interventions import ignoring
+
+            [item] = ignoring([item], list(asked.ignore))
         job.about = {
+            "words": words_of(plain),
+            "ignored": list(ignored_words(item)),
+            "without": predicted(subject, plain) if item.ignored else None,
             "features": list(item.features),
             "special": item.special.tolist(),
             "notes": list(item.notes),
@@ -152,6 +162,13 @@ class Desk:
         told = {"metric": record.name, "summary": record.summary, "better": record.better}
         job.facts.append({"result": 0, "seconds": time.monotonic() - began, **told})
         job.tell("result", number=0, **job.facts[-1])
+
+
+def words_of(item: Input) -> list[str]:
+    """The words of an input's texts, each once, in their order."""
+    whole = merged(item, word_starts(item))
+    named = zip(whole.features, whole.special, whole.parts, strict=True)
+    return list(dict.fromkeys(name.strip() for name, special, part in named if part and not special and name.strip()))
 
 
 def grid(item: Input) -> dict[str, Any] | None:

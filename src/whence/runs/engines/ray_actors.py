@@ -26,10 +26,14 @@ class RayEngine:
         self._ray, self.workers = ray, workers
         self.name = f"ray, {workers} worker{'s' * (workers != 1)}"
         self._owns_cluster = not ray.is_initialized()
-        if self._owns_cluster:
-            _connect(ray, workers, address)
         own = threads or 1
-        actor: Any = ray.remote(max_restarts=-1, max_task_retries=0, num_cpus=1)(_Actor)
+        if self._owns_cluster:
+            _connect(ray, workers * own, address)
+        needs: dict[str, Any] = {
+            "num_cpus": own,
+            "num_gpus": int(str(plan.device or "").startswith("cuda")),
+        }  # Ray hides other GPUs
+        actor: Any = ray.remote(max_restarts=-1, max_task_retries=0, **needs)(_Actor)
         given = plan.as_elsewhere(), str(staging.resolve()), own
         self._actors = [actor.remote(number, *given) for number in range(workers)]
         self._asked = {one.ready.remote(): number for number, one in enumerate(self._actors)}
@@ -49,11 +53,11 @@ class RayEngine:
         try:
             event: Event = self._ray.get(reference)
             return event
-        except self._ray.exceptions.RayActorError as error:
+        except self._ray.exceptions.RayTaskError as error:
+            return Failed(worker, in_one_line(error))
+        except self._ray.exceptions.RayError as error:  # of the actor, its node, its memory or the store of objects
             self._asked[self._actors[worker].ready.remote()] = worker  # Ray begins the actor again
             return Died(worker, f"its actor ended: {in_one_line(error)}")
-        except self._ray.exceptions.RayError as error:
-            return Failed(worker, in_one_line(error))
 
     def close(self) -> None:
         for actor in self._actors:
@@ -63,24 +67,32 @@ class RayEngine:
 
 
 class _Actor:
-    """A worker in a process of Ray's; errors are told as events, because Ray would wrap them in pages of text."""
+    """A worker in a process of Ray's; errors are told as events, because Ray would wrap them in pages of text.
+
+    The model is loaded by the first call, not when the actor begins: a process that ends over it fails that call, where
+    Ray would begin the actor again and again without a word.
+    """
 
     def __init__(self, number: int, plan: dict[str, Any], staging: str, threads: int) -> None:
-        self._number = number
-        self._error = ""
-        try:
-            self._worker = Worker(Plan.from_dict(plan), Path(staging), f"ray {number}", threads)
-        except Exception as error:
-            self._error = _sentence(error)
+        self._number, self._given = number, (plan, staging, threads)
+        self._worker: Worker | None = None
+
+    def _loaded(self) -> Worker:
+        if self._worker is None:
+            plan, staging, threads = self._given
+            self._worker = Worker(Plan.from_dict(plan), Path(staging), f"ray {self._number}", threads)
+        return self._worker
 
     def ready(self) -> Event:
-        if self._error:
-            return Failed(self._number, self._error)
-        return Ready(self._number, self._worker.hashes, self._worker.subject.name, self._worker.subject.generates)
+        try:
+            worker = self._loaded()
+            return Ready(self._number, worker.hashes, worker.subject.name, worker.subject.generates)
+        except Exception as error:
+            return Failed(self._number, _sentence(error))
 
     def run(self, task: Task) -> Event:
         try:
-            return Done(self._number, self._worker.run(task))
+            return Done(self._number, self._loaded().run(task))
         except Exception as error:
             return Failed(self._number, _sentence(error))
 
@@ -90,12 +102,13 @@ def _sentence(error: Exception) -> str:
     return " ".join(text.split())
 
 
-def _connect(ray: Any, workers: int, address: str | None) -> None:
-    """Join the cluster at an address, or start one of this size on this machine."""
+def _connect(ray: Any, processors: int, address: str | None) -> None:
+    """Join the cluster at an address, or start one with so many processors, there or not, on this machine."""
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     if address is None:
         paths = os.pathsep.join(path for path in sys.path if path)  # workers import what can be imported here
-        settings |= {"num_cpus": workers, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        settings |= {"num_cpus": processors, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        settings["_system_config"] = {"worker_niceness": 0}  # Ray's own default is that of background work
         settings["runtime_env"] = {"env_vars": {"PYTHONPATH": paths}}
     try:
         ray.init(address=address or "local", **settings)

@@ -8,6 +8,7 @@ import numpy as np
 
 from whence.core.attention_maps import AttentionMaps, AttentionSelection, Panel
 from whence.core.geometry import patches
+from whence.core.interventions import ignored_words
 from whence.core.looks import Look
 from whence.views.content.attribution import Facts
 from whence.views.content.picture import Overlay, check_look, overlays
@@ -163,6 +164,8 @@ def facts(selection: AttentionSelection) -> Facts:
     found += [("streams", _streams_text(selection)), ("scale", f"largest weight {number(scale(selection))}")]
     if lost := _lost(selection):
         found.append(("sink", f"rows sum to less than 1: up to {lost:.2f} went to a learned sink"))
+    if closed := ignored_words(selection.maps.input):
+        found.append(("ignored", f"{', '.join(closed)}: attention to this is closed in every layer"))
     found += [("note", note) for note in selection.maps.input.notes]
     return [(label, printable(text)) for label, text in found if text]
 

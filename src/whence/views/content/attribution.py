@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -13,11 +13,13 @@ from whence.core.geometry import grid_scores
 from whence.core.inputs import Input, Target
 from whence.core.looks import Look
 from whence.core.results import Attribution
+from whence.views.content import intervention
 from whence.views.content.picture import Overlay, check_look, on_picture, overlays
 from whence.views.text import largest, number, printable
 
 ALL_ZERO = "all scores are 0"
 SIZES = "sizes are shown: the signs of these scores speak neither for nor against the target"
+SINKS_APART = "an attention sink has none"
 Facts = list[tuple[str, str]]
 
 
@@ -33,7 +35,8 @@ def shown(a: Attribution) -> Attribution:
 def facts(a: Attribution) -> Facts:
     """What every medium says before it shows scores, printable."""
     found = [("method", a.method), ("target", target_text(a))]
-    found += row_facts(a) if a.scores.ndim == 1 else [("scale", _scale_text(a.scores))]
+    found += row_facts(a) if a.scores.ndim == 1 else [("scale", _scale_text(a, a.scores))]
+    found += intervention.facts(a)
     broken = int((~np.isfinite(a.scores)).sum())
     if broken:
         found.append(("warning", f"{broken} of {a.scores.size} scores are not finite"))
@@ -47,7 +50,7 @@ def row_facts(a: Attribution, row: int | None = None) -> Facts:
     found = [("f(x)", number(output))]
     if base is not None:
         found.append(("base", number(base)))
-    return [*found, ("residual", _residual_text(residual, scores)), ("scale", _scale_text(scores))]
+    return [*found, ("residual", _residual_text(residual, scores)), ("scale", _scale_text(a, scores))]
 
 
 def of_row(value: Any, row: int | None) -> Any:
@@ -82,9 +85,31 @@ def _residual_text(residual: float | None, scores: np.ndarray) -> str:
     return f"{number(residual)} ({abs(residual) / total:.2%} of the sum of |scores|)"
 
 
-def _scale_text(scores: np.ndarray) -> str:
-    scale = largest(scores)
-    return f"largest |score| {number(scale)}" if scale or not np.isfinite(scores).all() else ALL_ZERO
+def _scale_text(a: Attribution, scores: np.ndarray) -> str:
+    scale, coloured = largest(scores), colour_scale(a, scores)
+    if not scale and np.isfinite(scores).all():
+        return ALL_ZERO
+    apart = f"; colours go up to {number(coloured)}, {SINKS_APART}" if coloured < scale else ""
+    return f"largest |score| {number(scale)}{apart}"
+
+
+def colour_scale(a: Attribution, scores: np.ndarray | None = None, among: Sequence[int] | None = None) -> float:
+    """The largest finite |score| of what is no attention sink, which has the full colour; of all where it is 0."""
+    scores = a.scores if scores is None else scores
+    indices = np.arange(len(a.features)) if among is None else np.asarray(among, dtype=int)
+    return largest(scores[..., indices[~a.sinks[indices]]]) or largest(scores[..., indices])
+
+
+def without_sinks(a: Attribution) -> Attribution:
+    """The attribution with scores of 0 at attention sinks, for what shows colours alone."""
+    if not a.sinks.any() or not np.nan_to_num(a.scores[..., ~a.sinks]).any():
+        return a
+    return replace(a, scores=np.where(a.sinks, np.zeros_like(a.scores), a.scores))
+
+
+def apart(a: Attribution, i: int) -> bool:
+    """Whether a feature is shown without a colour: it is an attention sink, and others have scores."""
+    return bool(a.sinks[i]) and bool(np.nan_to_num(a.scores[..., ~a.sinks]).any())
 
 
 def row_targets(a: Attribution) -> tuple[Target, ...]:

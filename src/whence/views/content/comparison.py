@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from whence.core.results import Comparison
-from whence.views.content import attribution
+from whence.views.content import attribution, intervention
 from whence.views.content.attribution import ALL_ZERO, Facts, of_row, off_picture, row_names
 from whence.views.text import largest, number, printable
 
@@ -22,6 +22,7 @@ def facts(c: Comparison) -> Facts:
     found = [("target", attribution.target_text(c[0]))]
     if c[0].scores.ndim == 1:
         found.append(("f(x)", number(c[0].output)))
+    found += intervention.facts(c[0])
     found.append(("scale", scale_note(c)))
     if unsigned(c):
         found.append(("no sign", f"{unsigned(c)}: colour tells how much, neither for nor against"))

@@ -65,7 +65,8 @@ def _name(a: Attribution, i: int) -> str:
     short = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
     if i in on_picture(a.input):
         return short
-    return f"\u2068‘{short}’\u2069" if right_to_left(short) else f"‘{short}’"  # so that numbers beside it stay there
+    quoted = f"\u2068‘{short}’\u2069" if right_to_left(short) else f"‘{short}’"  # so that numbers beside it stay there
+    return f"{quoted}, an attention sink" if a.sinks[i] else quoted
 
 
 def _listed(names: list[str]) -> str:

@@ -27,6 +27,8 @@ class Token:
     special: bool
     joined: bool  # no space stands before it
     newline: bool  # a line ends after it
+    ignored: bool  # attention to it was closed
+    sink: bool  # an attention sink: it has a score and no colour
     share: str = ""  # between -1 and 1; empty for none
     text: str = ""
     exact: str = ""
@@ -48,9 +50,14 @@ def share(value: float, scale: float) -> str:
 
 
 def texts(
-    x: Input, indices: Iterable[int], scores: np.ndarray | None = None, scale: float = 0.0, signed: bool = True
+    x: Input,
+    indices: Iterable[int],
+    scores: np.ndarray | None = None,
+    scale: float = 0.0,
+    signed: bool = True,
+    apart: Callable[[int], bool] = lambda i: False,
 ) -> list[Text]:
-    """The tokens of every text, with their scores where there are any."""
+    """The tokens of every text, with their scores where there are any; those that are `apart` have no colour."""
     starts, several, write = set(word_starts(x).tolist()), several_texts(x), writing(signed)
     found = []
     for passage in passages(x, list(indices)):
@@ -62,8 +69,10 @@ def texts(
             written = piece.text.removeprefix(MARK) if inside and piece.text != MARK else piece.text
             newline = "\n" in name and not name.strip()
             own = {} if scores is None else _of_score(float(scores[i]), scale, write)
+            own |= {"share": ""} if apart(i) else {}
             shown = printable(name), NEWLINE if newline else written
-            tokens.append(Token(i, *shown, bool(x.special[i]), inside or not space, newline, **own))
+            special, joined, ignored = bool(x.special[i]), inside or not space, i in x.ignored
+            tokens.append(Token(i, *shown, special, joined, newline, ignored, apart(i), **own))
             space = piece.space
         direction = "rtl" if passage.right_to_left else "ltr"
         found.append(Text(passage.name if several else "", direction, tokens))

@@ -14,6 +14,8 @@ from whence.core.results import Attribution
 from whence.core.specs import Between
 from whence.views.colours import AGAINST, FOR, colour_map, in_figure, of_sign
 from whence.views.content.attribution import (
+    apart,
+    colour_scale,
     facts,
     of_row,
     off_picture,
@@ -22,12 +24,13 @@ from whence.views.content.attribution import (
     pictures,
     row_names,
     shown,
+    without_sinks,
 )
-from whence.views.figures.headings import chosen_row, colours_meaning, heading
+from whence.views.figures.headings import SINKS_IN_GREY, chosen_row, colours_meaning, heading
 from whence.views.figures.layout import INCH, Millimetres, new_figure, tick, wrapped, wrapped_to
 from whence.views.figures.overlay import draw_overlay, height_of
 from whence.views.figures.text_rows import Row, text_figure
-from whence.views.text import largest, number, printable, writing
+from whence.views.text import number, printable, writing
 
 PICTURE = 4.5  # inches
 SMALL = 8.0  # points
@@ -45,6 +48,7 @@ def figure(a: Attribution, look: Look | None = None) -> Any:
     if only_special_beside_picture(a):
         said.append(beside_picture(a))
     widths, heights, draw = zip(*panels(a, look), strict=True)
+    said = "\n".join(wrapped(line, int(13 * max(sum(widths), PICTURE))) for line in said).splitlines()
     drawn = new_figure(sum(widths), max(heights) + 0.2 * len(said))
     drawn.suptitle("\n".join(said), fontsize="small", parse_math=False)
     for axes, draw_on in zip(drawn.subplots(1, len(draw), squeeze=False, width_ratios=widths)[0], draw, strict=True):
@@ -60,7 +64,7 @@ def beside_picture(a: Attribution) -> str:
 
 def panels(a: Attribution, look: Look | None = None) -> Iterator[Panel]:
     """The pictures under their scores, and the tokens beside them."""
-    others, scale = off_picture(a), largest(a.scores)
+    others, scale = off_picture(a), colour_scale(a)
     for overlay, (name, _) in zip(over_picture(a, look), pictures(a), strict=True):
         yield PICTURE, height_of(overlay, PICTURE), partial(draw_overlay, overlay=overlay, title=name)
     if a.scores.ndim == 2 and others:
@@ -90,17 +94,22 @@ def draw_bars(axes: Any, a: Attribution, scores: np.ndarray, indices: list[int],
     """Tokens from top to bottom, a bar for each score; of very many, the strongest and a bar for the rest."""
     kept, rest = _strongest(scores, indices, most)
     values = [*scores[kept], *([scores[rest][np.isfinite(scores[rest])].sum()] if rest else [])]
-    names = [*(tick(a.features[i]) for i in kept), *([f"{len(rest)} others"] if rest else [])]
+    names = [*(tick(a.features[i]) + " (sink)" * apart(a, i) for i in kept), *([f"{len(rest)} others"] if rest else [])]
     lengths = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    cut = [place for place, i in enumerate(kept) if apart(a, i)]
+    limit = 1.1 * max(np.abs(np.delete(lengths, cut)).max(initial=0.0), 1e-300)
+    lengths[cut] = np.clip(lengths[cut], -limit, limit)
     drawn = axes.barh(range(len(names)), lengths, 0.76, color=[in_figure(of_sign(value)) for value in values])
     if rest:
         drawn[-1].set(hatch="////", edgecolor="white", linewidth=0)
+    for place in cut:  # its number stands beside it; its length says nothing
+        drawn[place].set(facecolor="none", edgecolor="grey", hatch="....", linewidth=0.6, linestyle="--")
     axes.set_yticks(range(len(names)), names, fontsize=SMALL, parse_math=False)
     for label, i in zip(axes.get_yticklabels(), kept, strict=False):
         label.set_alpha(0.5 if a.special[i] else 1.0)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.axvline(0, color="grey", linewidth=0.8)
-    _write_values(axes, values, lengths, writing(a.signed), largest(scores))
+    _write_values(axes, values, lengths, writing(a.signed), colour_scale(a, scores))
     axes.set_xlabel("score (red: against, blue: for)" if a.signed else "score (no sign)", fontsize=SMALL)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=SMALL)
@@ -135,14 +144,18 @@ def running_text(a: Attribution, *, width: Millimetres = 160) -> Any:
     others = off_picture(a)
     if not others:
         raise ValueError("a figure of coloured text needs a text, and this input has none; draw 'picture'")
-    scale = largest(a.scores[..., others])
-    rows = [Row("", a.scores, others, scale)]
+    scale = colour_scale(a, among=others)
+    head, a = heading(a), without_sinks(a)
+    sinks = [i for i in others if apart(a, i)]
+    rows = [Row("", a.scores, others, scale, sinks)]
     if a.scores.ndim == 2:
         names, seen = row_names(a), a.visible
         rows = [
-            Row(f"→ {n}", s, [i for i in others if v[i]], scale) for n, s, v in zip(names, a.scores, seen, strict=True)
+            Row(f"→ {n}", s, [i for i in others if v[i]], scale, sinks)
+            for n, s, v in zip(names, a.scores, seen, strict=True)
         ]
-    return text_figure(a.input, rows, heading(a), [colours_meaning(a.signed, number(scale))], width)
+    foot = [colours_meaning(a.signed, number(scale)) + (SINKS_IN_GREY if sinks else "")]
+    return text_figure(a.input, rows, head, foot, width)
 
 
 @display.figure.register(Attribution, "matrix")
@@ -155,7 +168,7 @@ def matrix(a: Attribution) -> Any:
     drawn = new_figure(5 + 0.35 * len(others), 1.5 + 0.3 * len(a.scores))
     letters = int(13 * drawn.get_figwidth())
     drawn.suptitle("\n".join(wrapped(line, letters) for line in heading(a)), fontsize="small", parse_math=False)
-    _draw_matrix(drawn.subplots(), a, others, largest(a.scores[:, others]))
+    _draw_matrix(drawn.subplots(), a, others, colour_scale(a, among=others))
     return drawn
 
 
@@ -178,7 +191,8 @@ def picture(a: Attribution, look: Look | None = None, *, width: Millimetres = 85
 def _draw_matrix(axes: Any, a: Attribution, indices: list[int], scale: float) -> None:
     """Generated tokens as rows, features as columns; what a row could not see is grey."""
     limit = scale or 1.0
-    cells = np.ma.masked_where(~a.visible[:, indices], a.scores[:, indices])
+    hidden = ~a.visible[:, indices] | np.array([apart(a, i) for i in indices], dtype=bool)
+    cells = np.ma.masked_where(hidden, a.scores[:, indices])
     ends, lowest = ((AGAINST, WHITE, FOR), -limit) if a.signed else ((WHITE, FOR), 0.0)
     drawn = axes.imshow(cells, cmap=colour_map(*ends, bad="0.8"), vmin=lowest, vmax=limit, aspect="auto")
     axes.set_xticks(range(len(indices)), [tick(a.features[i]) for i in indices], rotation=90, parse_math=False)
@@ -186,4 +200,5 @@ def _draw_matrix(axes: Any, a: Attribution, indices: list[int], scale: float) ->
     rows = zip(row_names(a), a.output, residuals, strict=True)
     labels = [f"{tick(name)}   f(x) {number(output)}, residual {residual}" for name, output, residual in rows]
     axes.set_yticks(range(len(a.scores)), labels, parse_math=False)
-    axes.figure.colorbar(drawn, ax=axes, label="score (grey: not seen, or not finite)")
+    sinks = ", an attention sink" if any(apart(a, i) for i in indices) else ""
+    axes.figure.colorbar(drawn, ax=axes, label=f"score (grey: not seen{sinks}, or not finite)")

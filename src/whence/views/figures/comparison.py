@@ -11,13 +11,20 @@ from whence.core import display
 from whence.core.looks import Look
 from whence.core.results import Comparison
 from whence.views.colours import AGAINST, FOR, colour_map
-from whence.views.content.attribution import off_picture, only_special_beside_picture, pictures, row_names
+from whence.views.content.attribution import (
+    colour_scale,
+    off_picture,
+    only_special_beside_picture,
+    pictures,
+    row_names,
+    without_sinks,
+)
 from whence.views.content.comparison import facts, shown, unsigned
 from whence.views.figures.attribution import beside_picture, panels
-from whence.views.figures.headings import SIGNS, SIZES, heading_of_comparison
+from whence.views.figures.headings import SIGNS, SINKS_IN_GREY, SIZES, heading_of_comparison
 from whence.views.figures.layout import INCH, Millimetres, new_figure, tick, wrapped, wrapped_to
 from whence.views.figures.text_rows import Row, text_figure
-from whence.views.text import largest, number, printable
+from whence.views.text import number, printable
 
 WHITE = (255, 255, 255)
 ABREAST = 4  # methods side by side at most
@@ -74,17 +81,20 @@ def running_text(c: Comparison, *, width: Millimetres = 160) -> Any:
     others = off_picture(c[0])
     if not others:
         raise ValueError("a figure of coloured text needs a text, and this input has none; draw 'bars'")
-    scales = [largest(a.scores[..., others]) for a in c]
+    scales = [colour_scale(a, among=others) for a in c]
+    c = Comparison(tuple(without_sinks(a) for a in c))
+    sinks = np.flatnonzero(c[0].sinks).tolist()
     if c[0].scores.ndim == 1:
-        rows = [Row(printable(a.method), a.scores, others, scale) for a, scale in zip(c, scales, strict=True)]
+        rows = [Row(printable(a.method), a.scores, others, scale, sinks) for a, scale in zip(c, scales, strict=True)]
     else:
         rows = [
-            Row(f"→ {name}: {printable(a.method)}", a.scores[n], [i for i in others if a.visible[n, i]], scale)
+            Row(f"→ {name}: {printable(a.method)}", a.scores[n], [i for i in others if a.visible[n, i]], scale, sinks)
             for n, name in enumerate(row_names(c[0]))
             for a, scale in zip(c, scales, strict=True)
         ]
     sizes = ", ".join(f"{printable(a.method)} {number(scale)}" for a, scale in zip(c, scales, strict=True))
     foot = [(SIGNS if any(a.signed for a in c) else SIZES) + f"the method's largest |score| ({sizes})"]
+    foot[0] += SINKS_IN_GREY if sinks else ""
     if unsigned(c):
         foot.append(f"no sign: {unsigned(c)}")
     return text_figure(c[0].input, rows, heading_of_comparison(c), foot, width)

@@ -9,7 +9,9 @@ from whence.views.content import comparison
 from whence.views.content.attribution import ALL_ZERO, facts, of_row, row_names, row_targets
 from whence.views.text import largest, number, printable
 
+TOLD = ("warning", "note", "ignored", "without that", "attention")  # facts that every kind of figure says
 SIGNS = "blue: for the target; red, underlined: against it; full colour: "
+SINKS_IN_GREY = "; grey: an attention sink, which has no colour"
 SIZES = "the stronger the colour, the larger the score (no sign); full colour: "
 
 
@@ -26,7 +28,7 @@ def heading(a: Attribution, row: int | None = None) -> list[str]:
     return [
         f"{told['method']} · {target}",
         *([" · ".join(written)] if written else []),
-        *(f"{label}: {text}" for label, text in said if label in ("warning", "note")),
+        *(f"{label}: {text}" for label, text in said if label in TOLD),
     ]
 
 
@@ -37,7 +39,7 @@ def heading_of_comparison(c: Comparison) -> list[str]:
     output = f" · f(x) {known['f(x)']}" if "f(x)" in known else ""
     return [
         f"{known['target']}{output}",
-        *(f"{label}: {text}" for label, text in told if label in ("warning", "note")),
+        *(f"{label}: {text}" for label, text in told if label in TOLD),
     ]
 
 

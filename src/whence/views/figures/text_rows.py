@@ -29,6 +29,7 @@ class Row:
     scores: np.ndarray  # (feature,)
     indices: Sequence[int]  # the features that are shown
     scale: float
+    sinks: Sequence[int] = ()  # features that are written in grey
 
 
 Block = tuple[list[str], list[tuple[str, list[Line]]], Row]  # lines of a name; the texts by name; the row
@@ -95,7 +96,13 @@ def _draw_block(axes: Any, x: Input, block: Block, left: float, top: float) -> N
             )
             top += 0.8 * LINE
         top = draw_lines(
-            axes, lines, left + MARGIN, top, row.scores.__getitem__, row.scale, lambda i: bool(x.special[i])
+            axes,
+            lines,
+            left + MARGIN,
+            top,
+            row.scores.__getitem__,
+            row.scale,
+            lambda i: bool(x.special[i]) or i in row.sinks,
         )
 
 

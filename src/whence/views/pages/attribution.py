@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ from whence.core import display
 from whence.core.looks import Look
 from whence.core.results import Attribution
 from whence.views.content.attribution import (
+    apart,
+    colour_scale,
     explained_name,
     facts,
     off_picture,
@@ -20,6 +24,7 @@ from whence.views.content.attribution import (
     sections,
     shown,
 )
+from whence.views.content.intervention import side_by_side
 from whence.views.content.reading import leads_to_output, reading
 from whence.views.content.steps import steps
 from whence.views.content.tokens import share, texts
@@ -45,13 +50,14 @@ def fragment(a: Attribution, look: Look | None = None) -> str:
 def part(a: Attribution, look: Look | None = None) -> Part:
     """The part of a page that shows an attribution."""
     levels, a = _levels(a) if a.scores.ndim == 1 else [], shown(a)
-    scale, others, grids = largest(a.scores), off_picture(a), pictures(a)
+    scale, others, grids = colour_scale(a), off_picture(a), pictures(a)
     over = zip(grids, over_picture(a, look), strict=True)
     told = facts(a)
     given = {
         "lead": reading(_read(a, dict(levels))),
         "warnings": [text for label, text in told if label == "warning"],
         "facts": [fact for fact in told if fact[0] != "warning"],
+        "beside": side_by_side(a),
         "signed": a.signed,
         "pictures": layout.pictures(a.input, [(name or "scores", grid, overlay) for (name, grid), overlay in over])
         if grids
@@ -61,6 +67,7 @@ def part(a: Attribution, look: Look | None = None) -> Part:
         "matrix": _matrix(a, others, scale) if a.scores.ndim == 2 else None,
         "limit": number(scale) if scale and others else None,
         "some_hidden": not a.visible.all(),
+        "some_apart": any(apart(a, i) for i in others),
     }
     return Part("attribution.html", given)
 
@@ -87,8 +94,8 @@ def _levels(a: Attribution) -> list[tuple[str, Attribution]]:
 
 def _level(name: str, a: Attribution, leads: bool) -> dict[str, Any]:
     """What the template is given of the tokens of one level, and of the steps from base to f(x)."""
-    scale = largest(a.scores)
-    own = texts(a.input, off_picture(a), a.scores, scale, a.signed)
+    scale = colour_scale(a)
+    own = texts(a.input, off_picture(a), a.scores, scale, a.signed, partial(apart, a))
     limit = number(scale) if scale else ""
     return {"name": name, "texts": own, "limit": limit, "steps": _steps(a) if leads and scale else []}
 
@@ -115,7 +122,7 @@ def _matrix(a: Attribution, indices: list[int], scale: float) -> dict[str, Any]:
     write, rows = writing(a.signed), []
     for row, (name, target) in enumerate(zip(row_names(a), row_targets(a), strict=True)):
         scores = a.scores[row]
-        cells = [(share(scores[i], scale), write(scores[i], scale)) if a.visible[row, i] else None for i in indices]
+        cells = [_cell(a, i, scores[i], scale, write) if a.visible[row, i] else None for i in indices]
         numbers = [number(values[row]) for values in per_row.values()] + [number(largest(scores))]
         own = {"name": name, "target": printable(str(target)), "cells": cells, "numbers": numbers}
         rows.append({**own, "reading": reading(a, row)})
@@ -124,7 +131,17 @@ def _matrix(a: Attribution, indices: list[int], scale: float) -> dict[str, Any]:
         "texts": texts(a.input, indices),
         "row_of": row_of,
         "groups": [(printable(label), len(members)) for label, members in sections(a.input, indices)],
-        "columns": [(printable(a.features[i]), bool(a.special[i])) for i in indices],
+        "columns": [(printable(a.features[i]), _class_of(a, i)) for i in indices],
         "number_names": [*per_row, "largest |score|"],
         "rows": rows,
     }
+
+
+def _cell(a: Attribution, i: int, score: float, scale: float, write: Callable[[float, float], str]) -> tuple[str, str]:
+    """A cell of the matrix: its share of the scale, which makes its colour, and its text."""
+    return "" if apart(a, i) else share(score, scale), write(score, scale)
+
+
+def _class_of(a: Attribution, i: int) -> str:
+    """How the style sheet tells special tokens and attention sinks."""
+    return " ".join(filter(None, ("special" if a.special[i] else "", "sink" if apart(a, i) else "")))

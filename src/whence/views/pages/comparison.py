@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from whence.core.looks import Look
 from whence.core.results import Comparison
 from whence.core.wording import counted
 from whence.views.content.attribution import (
+    apart,
+    colour_scale,
     explained_name,
     of_row,
     only_special_beside_picture,
@@ -19,6 +22,7 @@ from whence.views.content.attribution import (
     sections,
 )
 from whence.views.content.comparison import facts, footer, shown, tables, unsigned
+from whence.views.content.intervention import side_by_side
 from whence.views.content.reading import reading_of_comparison
 from whence.views.content.tokens import share, texts
 from whence.views.pages import layout
@@ -46,6 +50,7 @@ def part(c: Comparison, look: Look | None = None) -> Part:
         "lead": reading_of_comparison(c, taus),
         "warnings": [text for label, text in told if label == "warning"],
         "facts": [fact for fact in told if fact[0] != "warning"],
+        "beside": side_by_side(c[0]),
         "signed": any(a.signed for a in c),
         "unsigned": printable(unsigned(c)) if unsigned(c) else "",
         "pictures": _pictures(c, look),
@@ -77,14 +82,17 @@ def _agreement(c: Comparison, taus: np.ndarray) -> list[tuple[str, list[tuple[st
 
 def _table(c: Comparison, name: str, row: int | None, scores: list[np.ndarray], indices: list[int]) -> dict[str, Any]:
     """One text of all methods: as a coloured line per method, each on its own scale, and as a table."""
-    x, scales, written = c[0].input, [largest(a.scores) for a in c], [writing(a.signed) for a in c]
+    x, scales, written = c[0].input, [colour_scale(a) for a in c], [writing(a.signed) for a in c]
     parts, rows = sections(x, indices), []
     for label, members in parts:
         features = [
             (
                 printable(x.features[i]),
                 bool(x.special[i]),
-                [(share(s[i], scale), w(s[i], scale)) for s, scale, w in zip(scores, scales, written, strict=True)],
+                [
+                    ("" if apart(a, i) else share(s[i], scale), w(s[i], scale))
+                    for a, s, scale, w in zip(c, scores, scales, written, strict=True)
+                ],
             )
             for i in members
         ]
@@ -92,6 +100,6 @@ def _table(c: Comparison, name: str, row: int | None, scores: list[np.ndarray], 
     lines = [
         {"method": printable(a.method), "largest": number(largest(of_row(a.scores, row))), "texts": own}
         for a, s, scale in zip(c, scores, scales, strict=True)
-        for own in [texts(x, indices, s, scale, a.signed)]
+        for own in [texts(x, indices, s, scale, a.signed, partial(apart, a))]
     ]
     return {"name": name, "lines": lines, "parts": rows, "footer": list(footer(c, row))}

@@ -12,6 +12,8 @@ from whence.core import display
 from whence.core.results import Attribution
 from whence.views.colours import terminal_style
 from whence.views.content.attribution import (
+    apart,
+    colour_scale,
     facts,
     off_picture,
     over_picture,
@@ -24,9 +26,10 @@ from whence.views.content.attribution import (
     shown,
 )
 from whence.views.content.picture import scale_of_patches
+from whence.views.terminal.intervention import beside
 from whence.views.terminal.layout import Token, Tokens, facts_table, grid_lines
 from whence.views.terminal.pictures import Colourful, bar_of, pictures_abreast
-from whence.views.text import largest, printable, writing
+from whence.views.text import printable, writing
 
 
 @display.terminal.register(Attribution)
@@ -41,7 +44,8 @@ def _parts(a: Attribution) -> Iterator[Any]:
     from rich.text import Text
 
     yield facts_table(facts(a))
-    scale, others, grids = largest(a.scores), off_picture(a), pictures(a)
+    yield from beside(a)
+    scale, others, grids = colour_scale(a), off_picture(a), pictures(a)
     rows = a.scores.reshape(-1, len(a.features))
     visible = a.visible.reshape(rows.shape)
     names, targets = row_names(a), row_targets(a)
@@ -85,4 +89,8 @@ def _texts(a: Attribution, scores: np.ndarray, indices: list[int], scale: float)
 def _token(a: Attribution, i: int, score: float, scale: float) -> Token:
     special = bool(a.special[i])
     written = writing(a.signed)(score, scale)
-    return Token(printable(a.features[i]), written, terminal_style(score, scale, special), special)
+    if apart(a, i):
+        return Token(f"[{printable(a.features[i])}]", f"{written} sink", "dim", special=True)
+    style = terminal_style(score, scale, special)
+    style = f"{style} strike".strip() if i in a.input.ignored else style
+    return Token(printable(a.features[i]), written, style, special)

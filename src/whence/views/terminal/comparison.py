@@ -12,6 +12,8 @@ from whence.core import display
 from whence.core.results import Attribution, Comparison
 from whence.views.colours import terminal_style
 from whence.views.content.attribution import (
+    apart,
+    colour_scale,
     only_special_beside_picture,
     over_picture,
     pictures,
@@ -21,9 +23,10 @@ from whence.views.content.attribution import (
 from whence.views.content.comparison import facts, footer, shown, tables
 from whence.views.content.picture import scale_of_patches
 from whence.views.content.written import passages
+from whence.views.terminal.intervention import beside
 from whence.views.terminal.layout import facts_table, grid_lines
 from whence.views.terminal.pictures import Colourful, pictures_abreast
-from whence.views.text import largest, printable, strength, writing
+from whence.views.text import printable, strength, writing
 
 BESIDE = 72  # columns from which the names of methods stand beside their rows
 NAME = 24  # columns of a name
@@ -37,7 +40,7 @@ def terminal(c: Comparison) -> Any:
     from rich.console import Group
 
     c = shown(c)
-    return Group(facts_table(facts(c)), Colourful(partial(_coloured, c), partial(_plain, c)))
+    return Group(facts_table(facts(c)), *beside(c[0]), Colourful(partial(_coloured, c), partial(_plain, c)))
 
 
 @display.terminal.register(Comparison, "values")
@@ -46,7 +49,8 @@ def values(c: Comparison) -> Any:
     from rich.console import Group
 
     c = shown(c)
-    return Group(facts_table(facts(c)), Colourful(partial(_overlays, c), partial(_grids, c)), *_tables(c))
+    over = Colourful(partial(_overlays, c), partial(_grids, c))
+    return Group(facts_table(facts(c)), *beside(c[0]), over, *_tables(c))
 
 
 @display.text.register(Comparison)
@@ -56,7 +60,7 @@ def text(c: Comparison) -> str:
 
     c = shown(c)
     whole = (part for table in _tables(c) for part in (table.title, table.of_all()))
-    return display.uncoloured(Group(facts_table(facts(c)), *_grids(c), *whole))
+    return display.uncoloured(Group(facts_table(facts(c)), *beside(c[0]), *_grids(c), *whole))
 
 
 def _plain(c: Comparison) -> Iterator[Any]:
@@ -102,11 +106,14 @@ def _running(a: Attribution, scores: np.ndarray, indices: list[int]) -> Any:
     """The text as it was written, every piece on the colour of its score."""
     from rich.text import Text
 
-    line, scale, several = Text(), largest(a.scores), several_texts(a.input)
+    line, scale, several = Text(), colour_scale(a), several_texts(a.input)
     for passage in passages(a.input, indices):
         line.append(f"{chr(10) * bool(line)}{passage.name}: " if several else "", style="italic dim")
         for piece in passage.pieces:
             special = bool(a.special[piece.feature])
+            if apart(a, piece.feature):
+                line.append(f"[{piece.text}]", style="dim").append(" " * piece.space)
+                continue
             score = scores[piece.feature] if strength(scores[piece.feature], scale) >= FAINT else 0.0
             style = terminal_style(score, scale, special) or ("dim" if special else "")
             line.append(piece.text, style=style).append(" " * piece.space)
@@ -180,7 +187,7 @@ class ValueTable:
 
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
         table.add_column("feature", overflow="fold", max_width=max(12, width // 3))
-        scales = [largest(a.scores) for a in self.c]
+        scales = [colour_scale(a) for a in self.c]
         for n in chosen:
             table.add_column(Text(printable(self.c[n].method)), justify="right", overflow="fold", min_width=9)
         parts = sections(self.c[0].input, self.indices)
@@ -191,12 +198,13 @@ class ValueTable:
                 cells = [
                     Text(
                         writing(self.c[n].signed)(self.scores[n][i], scales[n]),
-                        style=terminal_style(self.scores[n][i], scales[n]),
+                        style="" if apart(self.c[n], i) else terminal_style(self.scores[n][i], scales[n]),
                         no_wrap=True,
                     )
                     for n in chosen
                 ]
                 name = Text(printable(self.c[0].features[i]), style="dim" if self.c[0].special[i] else "")
+                name.append(" (sink)" if self.c[0].sinks[i] else "", style="dim")
                 table.add_row(name, *cells)
             table.add_section()
         for label, numbers in footer(self.c, self.row):

@@ -49,7 +49,7 @@ def terminal(r: RunSummary) -> Any:
         shown += [Text(left_out, style="dim")] if left_out else []
     workers, left_out = worker_rows(r, WORKERS)
     if workers:
-        shown += _headed("workers", plain_table(WORKER_HEADS, workers))
+        shown += _headed("workers", plain_table(WORKER_HEADS, workers, wrapped=("busy",)))
         shown += [Text(left_out, style="dim")] if left_out else []
     if r.features:
         shown += [Text(), Text("frequent features", style="bold"), Text(SHARES, style="dim"), *_features(r)]
@@ -68,8 +68,13 @@ def progress_bar(done: float, failed: float) -> Any:
     return bar + Text("·" * (BAR - good - bad), style="dim") + Text(f" {math.floor(100 * done)} %", style="bold")
 
 
-def plain_table(heads: Sequence[str], rows: Iterable[Sequence[Any]], left: Sequence[str] = ()) -> Any:
-    """A table of texts; the first column and those of `left` start at the left, numbers end at the right."""
+def plain_table(
+    heads: Sequence[str], rows: Iterable[Sequence[Any]], left: Sequence[str] = (), wrapped: Sequence[str] = ()
+) -> Any:
+    """A table of texts; the first column and those of `left` start at the left, numbers end at the right.
+
+    Where the terminal is too narrow, columns at the left and those of `wrapped` are folded, the widest first.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -77,7 +82,9 @@ def plain_table(heads: Sequence[str], rows: Iterable[Sequence[Any]], left: Seque
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for place, head in enumerate(heads):
         beside = head in left or (place == 0 and not left)
-        table.add_column(head, justify="left" if beside else "right", overflow="fold", no_wrap=not beside)
+        table.add_column(
+            head, justify="left" if beside else "right", overflow="fold", no_wrap=not beside and head not in wrapped
+        )
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return table

@@ -10,6 +10,7 @@
   const CHOSEN = 3; // of the usual methods, those that are ticked at first
   const LONGEST_LINK = 4000;
   const MOST_CHANGED = 8; // tokens that are shown at first of what changed
+  const MOST_WORDS = 120; // that can be pressed to be ignored
   const now = {model: null, methods: [], picture: null, example: null, job: null, source: null, last: null, timer: null};
 
   /* ---- asking the server ------------------------------------------------------------------------------------------ */
@@ -72,6 +73,7 @@
     try {
       const model = await ask(`/api/models/${encodeURIComponent(name)}`);
       Object.assign(now, {model, picture: null, example: null, last: null});
+      at("ignore").value = "";
       at("what").textContent = [model.what, model.family].filter(Boolean).join(". ");
       showParts(model);
       showGallery(model);
@@ -218,6 +220,24 @@
     return specs.map(spec => spec.trim()).filter(Boolean);
   }
 
+  const ignored = () => [...new Set(at("ignore").value.split(",").map(word => word.trim()).filter(Boolean))];
+
+  /* The words of the input as buttons; those that are pressed are in the field of words that must not count. */
+  function wordButtons(words) {
+    const same = (a, b) => a.toLowerCase() === b.toLowerCase();
+    return node("details", {class: "to-ignore", ...(ignored().length ? {open: true} : {})}, node("summary", {}, "Choose words that must not count"),
+      node("div", {class: "chips", role: "group", "aria-label": "Words that must not count"}, ...words.map(word => {
+        const button = node("button", {type: "button", class: "action", dir: "auto", "aria-pressed": String(ignored().some(other => same(other, word)))}, word);
+        button.addEventListener("click", () => {
+          const pressed = button.getAttribute("aria-pressed") !== "true";
+          const others = ignored().filter(other => !same(other, word));
+          at("ignore").value = [...others, ...(pressed ? [word] : [])].join(", ");
+          button.setAttribute("aria-pressed", String(pressed));
+        });
+        return button;
+      })), node("p", {class: "dim"}, "Press Explain again: attention to these words is then closed in every layer."));
+  }
+
   function texts() {
     const found = {};
     for (const part of now.model.parts) {
@@ -235,6 +255,7 @@
     if (wanted.example !== null) said.set("example", wanted.example);
     if (wanted.target !== null) said.set("target", wanted.target);
     if (wanted.level !== "token") said.set("level", wanted.level);
+    if (wanted.ignore.length) said.set("ignore", wanted.ignore.join(","));
     if (wanted.methods.length) said.set("methods", wanted.methods.join(";"));
     const hash = `#${said}`;
     return wanted.picture || hash.length > LONGEST_LINK ? null : `${location.origin}/${hash}`;
@@ -259,6 +280,7 @@
     at("target").value = said.get("target") ?? "";
     const levels = [...at("level").options].map(option => option.value);
     at("level").value = levels.includes(said.get("level")) ? said.get("level") : "token";
+    at("ignore").value = said.get("ignore") ?? "";
     const specs = splitSpecs(said.get("methods") ?? "");
     if (specs.length) {
       for (const box of boxes()) box.checked = specs.includes(box.value);
@@ -283,6 +305,7 @@
       target: at("target").value || null,
       level: at("level").value,
       methods: kind === "explain" ? chosenMethods() : [],
+      ignore: ignored(),
     };
   }
 
@@ -393,7 +416,12 @@
     input(told) {
       this.about = told;
       const shown = [];
-      if (told.prediction) {
+      if (told.without && told.prediction) {
+        const names = told.ignored.map(word => `‘${word}’`).join(", ");
+        const column = (name, prediction) => node("section", {"aria-label": name}, node("h3", {dir: "auto"}, name), bars(prediction));
+        shown.push(node("header", {}, node("h2", {}, "prediction")), node("div", {class: "beside"},
+          column("as it is", told.without), column(`ignoring ${names}`, told.prediction)));
+      } else if (told.prediction) {
         shown.push(node("header", {}, node("h2", {}, "prediction"),
           ...(this.before?.about?.prediction ? [node("span", {class: "dim"}, "thin grey bars: before the edit")] : [])),
         bars(told.prediction, this.before?.about?.prediction));
@@ -402,6 +430,8 @@
       }
       if (told.truth && !Array.isArray(told.truth[0])) shown.push(this.decisive(told));
       for (const note of told.notes) shown.push(node("p", {class: "dim"}, note));
+      const words = told.words.filter(word => !word.includes(",")).slice(0, MOST_WORDS);
+      if (words.length > 1) shown.push(wordButtons(words));
       this.head.replaceChildren(...shown);
     }
 

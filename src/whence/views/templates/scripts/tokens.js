@@ -44,18 +44,19 @@ whence.component("tokens", root => {
       const [name, written] = span.children, forms = [name.textContent, name.dataset.as ?? name.textContent];
       if (element.classList.contains("quiet")) forms.reverse();
       return {span, label: name, name: forms[0], asWritten: forms[1], written, score: written.textContent, value,
-        special: span.className === "special"};
+        special: span.classList.contains("special"), sink: span.classList.contains("sink")};
     }),
   }));
   const state = {level: 0, special: true, numbers: levels[0].element.classList.contains("quiet") ? "" : "score", ranked: false};
   const size = token => Number.isFinite(token.value) ? Math.abs(token.value) : 0;
   const percent = share => share > 0 && share < 5e-4 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`;
 
-  /* Ranks, shares and colours count what is shown, so that a strong special token can be taken away. */
+  /* Ranks, shares and colours count what is shown, so that a strong special token can be taken away. An attention sink has
+     a rank and a share, and no colour. */
   function measure() {
     const own = levels[state.level];
     own.shown = own.tokens.filter(token => state.special || !token.special);
-    own.largest = Math.max(...own.shown.map(size), 0);
+    own.largest = Math.max(...own.shown.filter(token => !token.sink).map(size), 0) || Math.max(...own.shown.map(size), 0);
     own.total = own.shown.reduce((sum, token) => sum + size(token), 0);
     [...own.shown].sort((a, b) => size(b) - size(a)).forEach((token, i) => { token.rank = i + 1; });
   }
@@ -75,7 +76,7 @@ whence.component("tokens", root => {
     own.ends.forEach((end, i) => { end.textContent = i || signed ? number((i || -1) * own.largest, signed) : "0"; });
     for (const token of own.tokens) {
       token.span.hidden = token.special && !state.special;
-      token.span.style.setProperty("--s", own.largest && Number.isFinite(token.value) ? token.value / own.largest : 0);
+      token.span.style.setProperty("--s", own.largest && Number.isFinite(token.value) && !token.sink ? token.value / own.largest : 0);
       token.label.textContent = state.numbers || state.ranked ? token.name : token.asWritten;
       token.written.textContent = texts[state.numbers || "score"](token, own);
     }

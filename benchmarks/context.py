@@ -31,10 +31,46 @@ from whence.core.inputs import unmerged
 from whence.model.masked_runs import Ask, MaskedRuns
 
 SENTENCES, BEFORE, ANSWER = 30, "the letter :", " the red lamp was lit before the rain"
-WORDS = (
-    "the a red blue small old lamp door river teacher captain garden letter window rain winter market stone bridge "
-    "was is stood opened carried answered waited before after near under while because and but then never often quietly"
-).split()  # noqa: SIM905
+WORDS = [
+    "the",
+    "a",
+    "red",
+    "blue",
+    "small",
+    "old",
+    "lamp",
+    "door",
+    "river",
+    "teacher",
+    "captain",
+    "garden",
+    "letter",
+    "window",
+    "rain",
+    "winter",
+    "market",
+    "stone",
+    "bridge",
+    "was",
+    "is",
+    "stood",
+    "opened",
+    "carried",
+    "answered",
+    "waited",
+    "before",
+    "after",
+    "near",
+    "under",
+    "while",
+    "because",
+    "and",
+    "but",
+    "then",
+    "never",
+    "often",
+    "quietly",
+]
 HIDE = "mask='delete'"
 
 

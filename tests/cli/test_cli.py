@@ -184,6 +184,19 @@ def test_prompt_with_continuation(folders: dict[str, str]) -> None:
     assert json.loads(shown)["axes"] == ["generated", "feature"]
 
 
+def test_features_at_a_level() -> None:
+    text = "The plot is dull. The actors are wonderful!"
+    for level in ("sentence", '["The plot is dull.", [18, 43]]'):
+        told = run("explain", text, "-m", "sst2", "--level", level, "--json")
+        assert told.exit_code == 0, told.output
+        features = json.loads(told.stdout)["input"]["features"]
+        assert features == ["[CLS]", "The plot is dull.", "The actors are wonderful!", "[SEP]"]
+    assert run("compare", text, "-m", "sst2", "--method", "gae,shap", "--level", "word").exit_code == 0
+    wrong = run("explain", text, "-m", "sst2", "--level", "[1, 2")
+    assert wrong.exit_code == 2 and "the list of spans is no JSON" in wrong.output
+    assert "unknown level" in run("explain", text, "-m", "sst2", "--level", "page").output
+
+
 def test_digits_as_target(folders: dict[str, str]) -> None:
     assert "target    logit of 'neutral'\n" in done("explain", TEXT, "-m", folders["bert"], "--target", 1)
     assert "target    logit of '3'\n" in done("explain", TEXT, "-m", folders["gpt2"], "--target", 3)

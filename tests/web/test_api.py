@@ -150,6 +150,15 @@ def test_patches_have_their_places(client: Any) -> None:
     assert [state["about"]["features"][i] for i in grid["features"][:2]] == ["patch 0,0", "patch 0,1"]
 
 
+def test_features_at_a_level(client: Any) -> None:
+    text = "The plot is dull. The actors are wonderful!"
+    job = client.start(model="sst2", texts={"text": text}, methods=["leave_one_out"], level="sentence")
+    assert client.ended(job)["state"] == "done"
+    found = client.get(f"/api/jobs/{job}/results/0.json").json()
+    assert "The plot is dull." in found["input"]["features"]
+    assert client.post("/api/jobs", json={"model": "sst2", "texts": {"text": text}, "level": "page"}).status_code == 422
+
+
 def test_attention_is_shown(client: Any) -> None:
     job = client.start(model="planted", kind="attention", texts={"text": TEXT})
     state = client.ended(job)

@@ -464,7 +464,7 @@ def test_methods_share_a_pass(name: str) -> None:
     made = fresh(name)
     lent, passes = whence.wrap(made.model, made.processor), Passes(made.model)
     raw = made.inputs[0]
-    sinks = int(name == "gpt2")  # one more pass looks for the attention sinks of a causal model, whatever the methods are
+    sinks = int(name == "gpt2")  # one more pass looks for the attention sinks of a causal model
     assert passes.of(lambda: whence.compare(lent, raw, methods=SHARED)) == 1 + sinks
     assert passes.of(lambda: whence.compare(lent, raw, methods=[*SHARED, "random"])) == 1 + sinks
     assert passes.of(lambda: whence.compare(lent, raw, methods=["gradient(at='word')", "gradient(at=1)"])) == 1 + sinks

@@ -171,9 +171,8 @@ def drawn(place: Path) -> None:
         after = np.abs(whence.explain(subject, example.input, better, target).scores)
         name = "... as a contrast" if target else f"... {better.partition('(')[2][:-1]}"
         rows.append(Row(name, after, everything, float(after.max())))
-    head = [
-        f"The model goes on with {example.label}. What decides: {' '.join(np.array(example.input.split())[example.truth])}."
-    ]
+    decides = " ".join(np.array(example.input.split())[example.truth])
+    head = [f"The model goes on with {example.label}. What decides: {decides}."]
     foot = ["the stronger the colour, the larger the size of the score, every row on its own scale; grey: the sink"]
     text_figure(plain.input, rows, head, foot, 190).savefig(place, dpi=130)
 

@@ -470,6 +470,9 @@ class Given:
     def structure(self, batch: Batch) -> Structure:
         return Structure({}, {}, {}, {}, (("text", "text"),) * len(self.given.attention))
 
+    def change(self, batch: Batch) -> None:
+        """No intervention changes attention."""
+
     def __call__(self, spec: str) -> np.ndarray:
         record, options = resolve("method", spec)
         found = record.function(self, self.batch, None, **options)

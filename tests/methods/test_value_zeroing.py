@@ -300,7 +300,8 @@ def explained(name: str, dtype: torch.dtype, options: str = "") -> list[np.ndarr
     with kept_in(dtype):
         attributions = whence.explain(of, raws(name), spec, batch_size=size)
     for a, maps in zip(attributions, right(name, dtype), strict=True):
-        assert a.scores.dtype == np.float64  # products of many layers need the range of 64 bits
+        wide = "layer=" not in options or dtype == DOUBLE  # products of many layers need the range of 64 bits
+        assert a.scores.dtype == (np.float64 if wide else np.float32)
         total = sum(maps.sizes.values())
         row, streams = np.atleast_2d(a.scores)[-1][:total], np.array(a.input.streams)[:total]
         found.append(row if "*" in maps.sizes else np.concatenate([row[streams == s] for s in maps.sizes]))

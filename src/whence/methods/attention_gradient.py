@@ -35,7 +35,7 @@ def grad_sam(subject: Subject, batch: Batch, target: Aim, *, read: Literal["quer
         product = (wide(weights) * wide(gradient)).clamp_(min=0)  # (batch, head, query, key)
         # On long inputs, which have one stream, a tile has a few of its queries and keys: means are over all of them.
         stream = (keys if read == "query" else rows) if len(batch.streams) > 1 else slice(None)
-        scale = share / depth / batch.mask[:, stream].sum(1, keepdim=True)
+        scale = share / depth / batch.mask[:, stream].sum(1, keepdim=True).to(product.dtype)
         if read == "query":
             added[:, 0, rows] += product.sum((1, 3)) * scale
         else:

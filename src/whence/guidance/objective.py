@@ -49,7 +49,9 @@ class Objective:
     def __call__(self, seen: TrainingPass) -> Tensor:
         """The sum of all losses times their weights, a function of the parameters."""
         values = self.parts(seen).values()
-        return sum((weight * value for weight, value in zip(self.weights, values, strict=True)), seen.logits.new_zeros(()))
+        return sum(
+            (weight * value for weight, value in zip(self.weights, values, strict=True)), seen.logits.new_zeros(())
+        )
 
 
 def _own(options: dict[str, Any]) -> dict[str, Any]:
@@ -61,7 +63,9 @@ def _check_contradictions(losses: list[tuple[Record, dict[str, Any]]], specs: tu
     """Raise where two losses are one loss twice, or pull the same thing both ways."""
     for (one, first), (other, second) in combinations(zip(losses, specs, strict=True), 2):
         if one[0].name == other[0].name and _own(one[1]) == _own(other[1]):
-            raise ValueError(f"the losses {shown(first)} and {shown(second)} are the same; give it once, with one weight")
+            raise ValueError(
+                f"the losses {shown(first)} and {shown(second)} are the same; give it once, with one weight"
+            )
         pulled, against = (record.pulls(options) if record.pulls else None for record, options in (one, other))
         if pulled is None or against is None or pulled[0] != against[0] or pulled[1] == against[1]:
             continue

@@ -60,7 +60,9 @@ class TrainingPass:
         found = []
         for record in self.attention:
             shaped = [
-                next(grads)[..., : own.shape[-1]].reshape(own.shape) if part.ndim == 4 else next(grads).reshape(own.shape)
+                next(grads)[..., : own.shape[-1]].reshape(own.shape)
+                if part.ndim == 4
+                else next(grads).reshape(own.shape)
                 for part, own in zip(record.before_dropout, record.parts, strict=True)
             ]
             found.append(shaped[0] if len(shaped) == 1 else torch.cat(shaped, 1))
@@ -151,7 +153,9 @@ def _complete(
         raise ValueError(no_attention(subject.model))
     open_ones = [stream for stream, rows in rules.items() if rows is None]
     found = deciding_rows(records, seen.logits, subject.structure(seen.batch)) if open_ones and records else {}
-    seen.deciding = {s: rows if rows is not None else found[s] for s, rows in rules.items() if rows is not None or s in found}
+    seen.deciding = {
+        s: rows if rows is not None else found[s] for s, rows in rules.items() if rows is not None or s in found
+    }
 
 
 def training_pass(
@@ -185,8 +189,9 @@ def saved(subject: Subject, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
-    if hasattr(subject.model, "save_pretrained"):
-        subject.model.save_pretrained(folder)
+    write = getattr(subject.model, "save_pretrained", None)
+    if write is not None:
+        write(folder)
     else:
         save_model(subject.model, str(folder / "model.safetensors"))
     if subject.processor is not None:

@@ -1,7 +1,7 @@
 """Training with attention in the loss: which loss helps which measure, at which price in accuracy, over seeds.
 
     python benchmarks/guidance.py tweets --data FOLDER      tweets with the words that people marked (tweet_spans)
-    python benchmarks/guidance.py trees --data FOLDER       movie reviews, rationales from the labels of phrases (sst_trees)
+    python benchmarks/guidance.py trees --data FOLDER       reviews, rationales from labels of phrases (sst_trees)
     python benchmarks/guidance.py cost --data FOLDER        a guided step against a plain one, interleaved
     python benchmarks/guidance.py table tweets              the tables of docs/guidance.md from what is done so far
 
@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from training import minilm  # noqa: E402
+
 from whence import wrap  # noqa: E402
 from whence.core.guidances import Difference, Guidance  # noqa: E402
 from whence.guidance.guiding import Arm, measures_of  # noqa: E402
@@ -56,9 +57,9 @@ ARMS: dict[str, list[str]] = {
     PLAIN: [],
     "rationale": ["rationale(weight=0.5)"],
     "positions": ["disagreement(of='positions', weight=4)"],
-    "attribution_prior": ["attribution_prior(weight=0.25)"],
-    "flatter": ["entropy(sharper=False, weight=3)"],
-    "sharper": ["entropy(weight=3)"],
+    "attribution_prior": ["attribution_prior(weight=0.05)"],
+    "flatter": ["entropy(sharper=False, weight=0.5)"],
+    "sharper": ["entropy(weight=0.5)"],
     "right_reasons": ["right_reasons(weight=0.3)"],
 }
 TREE_ARMS = (PLAIN, "rationale", "attribution_prior")  # the two losses that help most on tweets

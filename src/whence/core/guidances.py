@@ -54,7 +54,7 @@ class Difference:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Guidance(Result):
-    """A classifier trained with losses on attention: what became better, what worse, against training on labels alone."""
+    """A classifier trained with losses on attention: what became better, what worse than by labels alone."""
 
     model: str
     losses: tuple[str, ...]  # specs, weights among their options

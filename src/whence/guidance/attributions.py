@@ -55,7 +55,7 @@ def rows(seen: TrainingPass, record: AttentionRecord, read: Read) -> Tensor:
 
 
 def by_head(seen: TrainingPass, record: AttentionRecord, read: Read, heads: Sequence[int] | None) -> Tensor:
-    """What each head of a block pays to every key, read at the deciding token or over all queries: (batch, head, key)."""
+    """What each head of a block pays to every key, at the deciding token or over all queries: (batch, head, key)."""
     weights = record.weights
     if heads is not None:
         count = weights.shape[1]

@@ -61,13 +61,13 @@ def guided(subject: Subject, data: Any, losses: Sequence[str], held_out: Any, se
     else:
         judged = lessons_of(subject, held_out, None, settings.truncate)
     _check_marks(objective, lessons)
-    _check_attention(subject, lessons[0], objective)
+    _check_attention(subject, lessons[0])
     arms = _arms(subject, lessons, judged, objective, settings)
     return _report(subject, objective, lessons, judged, arms, settings, assumptions(data))
 
 
 def _check(subject: Subject, settings: Settings) -> None:
-    """Raise for a model that is no classifier of whole inputs, for a folder that is not empty, for seeds given twice."""
+    """Raise for a model that is no classifier of whole inputs, a folder that is not empty, seeds given twice."""
     if subject.task not in TRAINABLE or subject.regression or subject.multi_label:
         what = "several labels" if subject.multi_label else "numbers" if subject.regression else subject.task
         raise ValueError(f"guide trains classifiers with one label per input, and {subject.name} is for {what}")
@@ -89,19 +89,15 @@ def _check_marks(objective: Objective, lessons: Sequence[Lesson]) -> None:
         )
 
 
-def _check_attention(subject: Subject, lesson: Lesson, objective: Objective) -> None:
-    """Raise for a model whose attention does not look at its inputs, where a loss reads attention."""
-    if "attention" not in objective.needs:
-        return
+def _check_attention(subject: Subject, lesson: Lesson) -> None:
+    """Raise for a model whose attention does not look at its inputs."""
     connections = subject.structure(subject.batch([lesson.item])).connections
+    if not connections:
+        raise ValueError(no_attention(module_of(subject)))
     if not any(query and key for query, key in connections):
         raise ValueError(
-            no_attention(module_of(subject))
-            if not connections
-            else (
-                f"the attention of {subject.name} does not look at its inputs token by token (it attends within windows, or "
-                "over something else), so losses on attention have no words to compare with; use another model"
-            )
+            f"the attention of {subject.name} does not look at its inputs token by token (it attends within windows, "
+            "or over something else), so there are no words to compare attention with; use another model"
         )
 
 

@@ -137,10 +137,11 @@ def right_reasons(
     forbidden: Literal["unmarked", "marked"] = "unmarked",
     of: Literal["all", "label"] = "all",
 ) -> Tensor:
-    """Right for the right reasons: the square of the gradient by words that must not count, sum_i |d/dx_i sum_k log p_k|^2.
+    """The square of the gradient by words that must not count: sum over them of |d/dx_i sum_k log p_k|^2.
 
-    Forbidden are the words that nobody marked, or, forbidden="marked", those that were: shortcuts. The gradient is of the
-    sum over classes of log p, as in the paper, or of="label" of the label's alone, by the state that enters the blocks.
+    "Right for the right reasons": forbidden are the words that nobody marked or, with forbidden="marked", those that
+    were, as shortcuts. The gradient, by the state that enters the blocks, is of the sum over classes of log p, as in
+    the paper, or with of="label" of the label's alone.
     """
     chances = F.log_softmax(seen.logits, -1)
     value = chances.sum(-1) if of == "all" else attributions.label_logit(_with_logits(seen, chances))
@@ -173,7 +174,7 @@ def attribution_prior(
 
 @loss(needs=("base",), family="outputs", paper="arXiv:1908.04626")
 def stay_close(seen: TrainingPass, *, distance: Literal["kl", "tvd"] = "kl") -> Tensor:
-    """How far the outputs are from those of the model before training: KL(before | now), or TVD, half of sum |p - q|."""
+    """How far outputs are from those of the model before training: KL(before | now), or TVD, half of sum |p - q|."""
     if seen.base is None:
         raise ValueError("stay_close compares with the outputs before training; give them as base=, (batch, class)")
     before, now = F.softmax(seen.base, -1), F.log_softmax(seen.logits, -1)

@@ -27,7 +27,7 @@ ABOUT = {
     "accuracy": "the share of examples whose label is predicted",
     "calibration error": f"the mean gap between confidence and accuracy, over {BINS} bins of confidence (ECE)",
     "heads alike in outputs": "the mean cosine of the outputs of two heads of a layer, over all pairs and tokens",
-    "heads alike in positions": "the mean cosine of the attention rows of two heads of a layer, over all pairs and tokens",
+    "heads alike in positions": "the mean cosine of the attention rows of two heads of a layer, over pairs and tokens",
     "attention between seeds": "the Jensen-Shannon divergence, in nats, of the attention of models of different seeds",
 }
 
@@ -101,7 +101,7 @@ def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
 
 
 def _heads(subject: Subject, lessons: Sequence[Lesson]) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
-    """How alike the heads are, (example,) each, and what the deciding token attends to in the last layer, by example."""
+    """How alike heads are, (example,) each, and what the deciding token attends to in the last layer, by example."""
     items = [lesson.item for lesson in lessons]
     likeness = {f"heads alike in {of}": np.zeros(len(items)) for of in ("outputs", "positions")}
     rows = [np.zeros(0)] * len(items)

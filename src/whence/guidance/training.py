@@ -12,8 +12,10 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -26,9 +28,6 @@ from whence.guidance.objective import Objective
 from whence.model.subject import Subject
 from whence.model.training_pass import kept_random_states, module_of, training_pass
 from whence.model.weights import duplicate
-
-if TYPE_CHECKING:
-    from transformers import Trainer
 
 TASK = "label"  # the name of the loss on labels among the losses of a step
 POINTS = 40  # of a training curve
@@ -67,7 +66,7 @@ class History:
         edges = [round(place * len(values) / POINTS) for place in range(POINTS + 1)] if len(values) > POINTS else None
         if edges is None:
             return list(values)
-        return [sum(values[a:b]) / (b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        return [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
 
 
 def trained(
@@ -93,7 +92,7 @@ def trained(
         trainer = _trainer(copied, subject, lessons, objective, schedule, seed, folder, checked, advance)
         started = time.process_time()
         trainer.train()
-    history = trainer.history  # type: ignore[attr-defined]
+    history = trainer.history
     history.seconds, history.steps = time.process_time() - started, trainer.state.global_step
     history.stopped = trainer.state.global_step < trainer.state.max_steps
     module_of(copied).eval()
@@ -160,25 +159,53 @@ def _trainer(
     folder: Path,
     checked: Sequence[Lesson],
     advance: Callable[[int], Any],
-) -> Trainer:
+) -> Any:
     """The Trainer of transformers, with the losses of an objective beside that on labels."""
-    from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
+    from transformers import EarlyStoppingCallback, TrainerCallback
     from transformers.trainer_callback import PrinterCallback
 
+    class Steps(TrainerCallback):
+        """Tells of every step, and asks whether the work is still wanted."""
+
+        def on_step_end(self, *given: Any, **options: Any) -> None:
+            stopping.check()
+            advance(1)
+
     order = _Order(copied, lessons, schedule.batch_size, seed)
+    guided = _trainer_class(copied, order, lessons, partial(step_losses, copied, base, objective=objective), checked)
+    callbacks: list[Any] = [Steps()]
+    if schedule.patience is not None:
+        callbacks.append(EarlyStoppingCallback(schedule.patience))
+    arguments = _arguments(schedule, seed, folder, len(order), copied.device.type == "cpu")
+    made = guided(
+        module_of(copied), arguments, train_dataset=lessons, eval_dataset=checked or None, callbacks=callbacks
+    )
+    made.remove_callback(PrinterCallback)
+    return made
+
+
+def _trainer_class(
+    copied: Subject,
+    order: _Order,
+    lessons: Any,
+    losses: Callable[..., dict[str, Tensor]],
+    checked: Sequence[Lesson],
+) -> Any:
+    """A class of transformers' Trainer whose batches are lessons; made here because transformers is slow to load."""
+    from transformers import Trainer
 
     class Guided(Trainer):
         """Trains on what the tap saw, too."""
 
         history = History()
+        control: Any
 
         def get_train_dataloader(self) -> Any:
-            return torch.utils.data.DataLoader(
-                lessons, batch_sampler=order, collate_fn=lambda chosen: {"lessons": chosen}
-            )  # type: ignore[arg-type]
+            together: dict[str, Any] = {"batch_sampler": order, "collate_fn": lambda chosen: {"lessons": chosen}}
+            return torch.utils.data.DataLoader(lessons, **together)
 
         def compute_loss(self, model: Any, inputs: Any, *given: Any, **options: Any) -> Any:
-            parts = step_losses(copied, base, inputs["lessons"], objective)
+            parts = losses(lessons=inputs["lessons"])
             for name, value in parts.items():
                 self.history.losses[name].append(float(value.detach()))
             return sum(parts.values())
@@ -188,25 +215,14 @@ def _trainer(
             self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
             return found
 
+        def _save(self, output_dir: str | None = None, **options: Any) -> None:
+            super()._save(output_dir, **options)
+            (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)  # a pickle
+
         def _prepare_inputs(self, inputs: Any) -> Any:
             return inputs  # batches are made on the model's device
 
-    class Steps(TrainerCallback):
-        """Tells of every step, and asks whether the work is still wanted."""
-
-        def on_step_end(self, *given: Any, **options: Any) -> None:
-            stopping.check()
-            advance(1)
-
-    callbacks: list[Any] = [Steps()]
-    if schedule.patience is not None:
-        callbacks.append(EarlyStoppingCallback(schedule.patience))
-    arguments = _arguments(schedule, seed, folder, len(order), copied.device.type == "cpu")
-    trainer = Guided(
-        module_of(copied), arguments, train_dataset=lessons, eval_dataset=checked or None, callbacks=callbacks
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
+    return Guided
 
 
 def _arguments(schedule: Schedule, seed: int, folder: Path, steps: int, cpu: bool) -> Any:

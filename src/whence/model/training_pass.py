@@ -189,8 +189,9 @@ def saved(subject: Subject, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
-    if hasattr(subject.model, "save_pretrained"):
-        subject.model.save_pretrained(folder)
+    write = getattr(subject.model, "save_pretrained", None)
+    if write is not None:
+        write(folder)
     else:
         save_model(subject.model, str(folder / "model.safetensors"))
     if subject.processor is not None:

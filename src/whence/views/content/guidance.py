@@ -9,7 +9,7 @@ import numpy as np
 from whence.core.guidances import ARMS, Difference, Guidance, Measure
 from whence.core.wording import counted
 from whence.views.content.attribution import Facts
-from whence.views.text import duration, listed, number, printable
+from whence.views.text import duration, listed, number, printable, signed
 
 VERDICTS = {
     "better": "the interval of the difference leaves 0 out, on the better side",
@@ -43,13 +43,16 @@ class Row:
         """The difference with its interval."""
         if not np.isfinite(self.difference.mean):
             return "-"
-        ends = self.difference.interval
-        said = "" if ends is None else f" [{ends[0]:+.3f}, {ends[1]:+.3f}]"
-        return f"{self.difference.mean:+.3f}{said}"
+        mean, ends = self.difference.mean, self.difference.interval
+        scale = max(abs(mean), *map(abs, ends or (mean, mean)))
+        said = "" if ends is None else f" [{signed(ends[0], scale)}, {signed(ends[1], scale)}]"
+        return f"{signed(mean, scale)}{said}"
 
 
 def _written(value: float) -> str:
-    return f"{value:.3f}" if np.isfinite(value) else "-"
+    if not np.isfinite(value):
+        return "-"
+    return f"{value:.3f}" if value == 0 or abs(value) >= 0.0005 else f"{value:.1e}"
 
 
 def heads(g: Guidance) -> tuple[str, ...]:

@@ -1,0 +1,210 @@
+"""Losses: their gradients by finite differences, their formulas by hand, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import whence
+from families import fresh, kept_in
+from whence.core import registry
+from whence.guidance import Objective, TrainingPass, attributions, losses, training_pass
+from whence.model.training_pass import NEEDS
+
+SPECS = (
+    "rationale",
+    "rationale(layers=[0, -1], heads=[0], read='received', distance='cross_entropy')",
+    "rationale(distance='mass', layers=None, each=True)",
+    "rationale(away=True)",
+    "entropy",
+    "entropy(sharper=False, rows='deciding', layers=[0])",
+    "disagreement",
+    "disagreement(of='positions')",
+    "disagreement(of='subspaces', layers=[-1])",
+    "right_reasons",
+    "right_reasons(forbidden='marked', of='label')",
+    "attribution_prior",
+    "attribution_prior(method='gae', distance='kl')",
+    "attribution_prior(method='gradient_x_input', away=True)",
+    "stay_close",
+    "stay_close(distance='tvd')",
+)
+# Every kind of model where the loss makes sense: an encoder, a picture model, a decoder, and a plain module.
+ELSEWHERE = ("rationale(read='received')", "entropy", "disagreement", "right_reasons", "attribution_prior")
+KINDS = ("vit", "gpt2-classifier", "torch-multihead")
+
+
+class Bench:
+    """A small model in float64, a batch of it, and what losses compare with."""
+
+    def __init__(self, name: str) -> None:
+        made = fresh(name)
+        made.model.double()
+        self.subject = whence.wrap(made.model, made.processor, **made.kwargs)
+        items = [self.subject.encode(raw) for raw in made.inputs[:2]]
+        _, self.batch = next(self.subject.batches(items))
+        random = torch.Generator().manual_seed(0)
+        words = ~self.batch.special
+        marks = words & (torch.rand(words.shape, generator=random) < 0.4)
+        marks[:, int(words[0].int().argmax())] = True
+        self.known: dict[str, Any] = {
+            "labels": torch.zeros(len(self.batch), dtype=torch.long),
+            "marks": marks,
+            "base": torch.randn(len(self.batch), 3, generator=random, dtype=torch.float64),
+        }
+        self.parameters = [p for p in made.model.parameters() if p.requires_grad]
+        self.directions = [torch.randn(p.shape, generator=random, dtype=p.dtype) for p in self.parameters]
+
+    def value(self, spec: str) -> Tensor:
+        record, options = registry.resolve("loss", spec)
+        with kept_in(torch.float64):
+            return record.function(training_pass(self.subject, self.batch, NEEDS, **self.known), **options)
+
+    def shift(self, by: float) -> None:
+        with torch.no_grad():
+            for parameter, direction in zip(self.parameters, self.directions, strict=True):
+                parameter += by * direction
+
+    def slopes(self, spec: str) -> tuple[float, float]:
+        """The derivative along a random direction of all parameters: by the graph, and by finite differences."""
+        loss = self.value(spec)
+        grads = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        by_graph = sum((g * d).sum().item() for g, d in zip(grads, self.directions, strict=True) if g is not None)
+        step = 1e-6
+        self.shift(step)
+        above = self.value(spec).item()
+        self.shift(-2 * step)
+        below = self.value(spec).item()
+        self.shift(step)
+        return by_graph, (above - below) / (2 * step)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Bench:
+    return Bench("bert")
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_gradients_are_those_of_finite_differences(encoder: Bench, spec: str) -> None:
+    by_graph, by_differences = encoder.slopes(spec)
+    assert by_graph != 0
+    assert by_graph == pytest.approx(by_differences, rel=1e-4, abs=1e-8)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_losses_of_other_kinds_of_models(name: str) -> None:
+    bench = Bench(name)
+    for spec in ELSEWHERE:
+        by_graph, by_differences = bench.slopes(spec)
+        assert by_graph == pytest.approx(by_differences, rel=1e-3, abs=1e-7), spec
+
+
+def test_a_loss_with_one_detach_too_many_is_caught(encoder: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = attributions.attention
+    monkeypatch.setattr(attributions, "attention", lambda *given, **options: plain(*given, **options).detach() * 1.0)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        encoder.slopes("rationale")
+    squares = attributions.squared_gradient
+    monkeypatch.setattr(TrainingPass, "embedding_gradients", _detached(TrainingPass.embedding_gradients))
+    assert squares is attributions.squared_gradient
+    loss = encoder.value("right_reasons")
+    assert not loss.requires_grad
+
+
+def _detached(function: Any) -> Any:
+    return lambda *given: {stream: grad.detach() for stream, grad in function(*given).items()}
+
+
+def test_formulas_by_hand(encoder: Bench) -> None:
+    """The rationale loss, the entropy and the likeness of heads, written out with loops over one example."""
+    with kept_in(torch.float64):
+        seen = training_pass(encoder.subject, encoder.batch, NEEDS, **encoder.known)
+    last = seen.attention[-1].weights.mean(1)[:, 0]  # (batch, key): of [CLS], mean over heads
+    expected = []
+    for row in range(len(seen.batch)):
+        words = [i for i in range(last.shape[1]) if not bool(seen.batch.special[row, i])]
+        total = sum(last[row, i].item() for i in words)
+        marked = [i for i in words if bool(encoder.known["marks"][row, i])]
+        expected.append(
+            sum((1 / len(marked)) * math.log((1 / len(marked)) / (last[row, i].item() / total)) for i in marked)
+        )
+    assert losses.rationale(seen).item() == pytest.approx(sum(expected) / len(expected))
+    entropies = []
+    likeness = []
+    for record in seen.attention:
+        own, alike = [], [[] for _ in range(len(seen.batch))]
+        outputs = record.outputs[0][1](record.outputs[0][0])
+        for row in range(len(seen.batch)):
+            real = int(seen.batch.mask[row].sum())
+            for query in range(real):
+                weights = record.weights[row, :, query, :real].tolist()
+                own += [-sum(w * math.log(w) for w in head) / math.log(real) for head in weights]
+                heads = outputs[row, :, query]
+                cosines = [torch.cosine_similarity(a, b, dim=0).item() for a in heads for b in heads]
+                alike[row].append(sum(cosines) / len(cosines))
+        entropies.append(sum(own) / len(own))
+        likeness.append(sum(sum(one) / len(one) for one in alike) / len(alike))
+    assert losses.entropy(seen).item() == pytest.approx(sum(entropies) / len(entropies))
+    assert losses.disagreement(seen).item() == pytest.approx(sum(likeness) / len(likeness))
+
+
+def test_an_example_without_a_rationale_counts_for_nothing(encoder: Bench) -> None:
+    both = encoder.value("rationale")
+    alone = encoder.known["marks"].clone()
+    alone[1] = False
+    known = encoder.known | {"marks": alone}
+    with kept_in(torch.float64):
+        seen = training_pass(encoder.subject, encoder.batch, NEEDS, **known)
+        first = losses.rationale(seen)
+    assert first.item() != pytest.approx(both.item())
+    assert losses.rationale(_none_marked(seen)).item() == 0.0
+
+
+def _none_marked(seen: TrainingPass) -> TrainingPass:
+    assert seen.marks is not None
+    seen.marks = torch.zeros_like(seen.marks)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("specs", "said"),
+    [
+        (["entropy", "entropy(sharper=False)"], "contradict each other: one makes attention weights sharper"),
+        (["rationale", "rationale(away=True)"], "contradict each other: one pulls towards the marked words"),
+        (["rationale", "right_reasons(forbidden='marked')"], "contradict each other"),
+        (["entropy(layers=[0])", "entropy(sharper=False, layers=[-2])"], "contradict"),
+        (["rationale", "rationale(weight=2)"], "are the same; give it once"),
+        (["rational"], "unknown loss 'rational'; did you mean 'rationale'"),
+        (["rationale(layer=[0])"], "rationale has no option 'layer'"),
+        (["rationale(weight=-1)"], "takes a number from 0 to 1,000,000"),
+        ([], "losses is a list of at least one"),
+        ("rationale", "losses is a list of at least one, such as \\['rationale'\\]"),
+    ],
+)
+def test_losses_that_cannot_be(specs: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said) as raised:
+        Objective(specs)
+    assert "\n" not in str(raised.value)
+
+
+def test_losses_of_different_layers_do_not_contradict() -> None:
+    objective = Objective(["entropy(layers=[0])", "entropy(sharper=False, layers=[1], weight=0.5)"])
+    assert objective.weights == (1.0, 0.5)
+    assert objective.specs[1] == "entropy(sharper=False, layers=[1], weight=0.5)"
+
+
+def test_layers_and_heads_out_of_range(encoder: Bench) -> None:
+    for spec, said in (("rationale(layers=[99])", "layer 99 is out of range"), ("rationale(heads=[99])", "head 99 is")):
+        with pytest.raises(ValueError, match=said):
+            encoder.value(spec)
+
+
+def test_every_loss_has_a_paper_and_a_weight() -> None:
+    found = whence.list_losses()
+    assert {record.name for record in found} >= {"rationale", "entropy", "disagreement", "right_reasons", "stay_close"}
+    for record in found:
+        assert record.paper and "weight" in record.options and record.bibtex

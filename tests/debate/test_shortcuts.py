@@ -143,6 +143,8 @@ def test_a_word_is_put_where_it_usually_stands() -> None:
     own = seen(a, False, 0, None)
     put = [_with_word("good0 bad1 filler2", own, "text", share, "zq") for share in (0.0, 0.4, 1.0)]
     assert put == ["zq good0 bad1 filler2", "good0 zq bad1 filler2", "good0 bad1 filler2 zq"]
+    cut = replace(own, item=replace(own.item, texts={"text": "good0 bad1 filler2 and more"}))
+    assert _with_word("...", cut, "text", 1.0, "zq") == "good0 bad1 zq filler2 and more"
     raw = {"text": "good0 bad1 filler2", "id": 3}
     assert _with_word(raw, own, "text", 1.0, "zq") == {"text": "good0 bad1 filler2 zq", "id": 3}
 

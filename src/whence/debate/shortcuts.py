@@ -70,7 +70,7 @@ def audit_shortcuts(subject: Subject, data: Any, settings: Settings) -> Shortcut
     items = explaining.encoded(subject, raws, settings.truncate, single=False)
     how = explaining.Settings(settings.seed, settings.batch_size, progress=settings.progress)
     rows = explaining.explained(subject, items, [(record, options)], [None] * len(items), how)
-    lower = subject.pieces("A")[:1] == subject.pieces("a")[:1]
+    lower = subject.processor is not None and subject.pieces("A")[:1] == subject.pieces("a")[:1]
     texts = [
         seen(row[0], lower, int(row[0].target.index), _label(subject, label, item))  # type: ignore[arg-type]
         for row, label, item in zip(rows, labels, items, strict=True)
@@ -279,12 +279,19 @@ def _some(numbers: Sequence[int], most: int, rng: np.random.Generator) -> list[i
 
 
 def _with_word(raw: Any, text: SeenText, part: str, share: float, word: str) -> Any:
-    """An input with a word put between two words of a part, at a place from 0 (before all) to 1 (after all)."""
+    """An input with a word put between two words of a part, at a place from 0 (before all) to 1 (after all).
+
+    Of a text that was cut to the model's length, the words that the model read count, and the last of them stays last.
+    """
     part = part if part in text.item.texts else next(iter(text.item.texts))
     own = [i for i, name in enumerate(text.parts) if name == part]
     written = text.item.texts[part]
-    before = round(share * len(own))  # how many words stand before it
-    at = int(text.item.offsets[text.features[own[before]].start, 0]) if before < len(own) else len(written)
+    if not own:
+        at = 0
+    else:
+        end = int(text.item.offsets[text.features[own[-1]].stop - 1, 1])
+        before = min(round(share * len(own)), len(own) - bool(written[end:].strip()))  # how many words stand before it
+        at = int(text.item.offsets[text.features[own[before]].start, 0]) if before < len(own) else len(written)
     pieces = (written[:at].rstrip(), word, written[at:].lstrip())
     new = " ".join(piece for piece in pieces if piece)
     if isinstance(raw, Mapping):

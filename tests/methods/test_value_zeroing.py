@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import whence
 from families import REGIONS_AND_QUESTIONS, Classifier, fresh, kept_in, plain_inputs
@@ -556,3 +557,24 @@ def test_half_precision() -> None:
         *(whence.explain(s, made.inputs[:3], "value_zeroing") for s in (half, subject("bert"))), strict=True
     ):
         np.testing.assert_allclose(a.scores, b.scores, atol=0.05)
+
+
+class LinearCalls(TorchFunctionMode):
+    """Counts how many copies go through every linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: list[int] = []
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear:
+            self.copies.append(len(args[0]))
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_is_the_same_in_all_copies_is_computed_once() -> None:
+    """Queries, keys and values of a layer go through for one copy; the output projection and two more for all."""
+    with LinearCalls() as calls:
+        a = whence.explain(subject("bert"), "a masterful film", "value_zeroing")
+    layers = subject("bert").model.config.num_hidden_layers
+    assert len(a.features) > 2 and calls.copies.count(len(a.features)) == 3 * layers

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from whence.model.tap import AttentionRecord
-from whence.propagation.fused_attention import Attended, Visible
+from whence.propagation.fused_attention import Attended, Masks
 from whence.propagation.operations import (
     ACTIVATION,
     ADD,
@@ -94,7 +94,7 @@ class Conserving(_Ruled):
     ) -> None:
         super().__init__()
         self.attention_path = "sdpa" if fused else "eager"
-        self._masks: dict[int, Visible] = {}
+        self._masks: Masks = {}
         self._heads, self._norms, self._epsilon, self._gamma = heads, norms, epsilon, gamma
         self._halves = heads is not None and norms  # a norm that is not held may be written as a product of two states
         self._gates: Any = WeakIdKeyDictionary()  # outputs of activations

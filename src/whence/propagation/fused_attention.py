@@ -26,7 +26,7 @@ _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale
 class Visible:
     """A mask in the forms in which it is needed, made once for all layers that are given the same one."""
 
-    given: Tensor  # bool or float; it is held so that no other mask gets its identity
+    given: Tensor  # bool or float; it is held so that no other mask gets its place in memory
     added: Tensor  # what is added to the scores, four axes of which each may be 1 long
     seen: Tensor  # (query, key) bool: some head of some example may see the key
     whole: Tensor  # (query, key) bool: all heads of all examples may see it, and nothing is added
@@ -34,7 +34,7 @@ class Visible:
     @classmethod
     def of(cls, mask: Tensor, queries: int, like: Tensor) -> Visible:
         """The forms of a mask, as `scaled_dot_product_attention` takes it."""
-        full = mask[(None,) * (4 - mask.ndim)]
+        full = mask.detach()[(None,) * (4 - mask.ndim)]
         if mask.dtype == torch.bool:
             full = full | ~full.any(-1, keepdim=True)  # a row of padding that sees no key would make NaN
             added = torch.zeros_like(full, dtype=like.dtype).masked_fill_(~full, float("-inf"))
@@ -44,6 +44,9 @@ class Visible:
             seen, whole = full > torch.finfo(mask.dtype).min / 2, full == 0
         shape = (queries, mask.shape[-1])
         return cls(mask, added, seen.any(0).any(0).expand(shape), whole.all(0).all(0).expand(shape))
+
+
+Masks = dict[Any, Visible]  # the masks of a pass, by their place in memory
 
 
 @dataclass(eq=False)
@@ -59,18 +62,22 @@ class Attended:
     log_sums: Tensor | None = None  # (batch, head, query): log sum_j exp(score_ij); None where the kernel keeps none
 
     @classmethod
-    def of(cls, args: Any, kwargs: Any, masks: dict[int, Visible]) -> Attended:
+    def of(cls, args: Any, kwargs: Any, masks: Masks) -> Attended:
         """The block of a call of `scaled_dot_product_attention`; `masks` are the masks of the pass so far."""
         given = dict(zip(_NAMES, args, strict=False)) | kwargs
         query, mask, scale = given["query"], given.get("attn_mask"), given.get("scale")
-        if mask is not None and id(mask) not in masks:
-            masks[id(mask)] = Visible.of(mask.detach(), query.shape[2], query)
-            masks[id(mask)].given = mask
+        visible = None
+        if mask is not None:
+            # Layers may be given slices of one mask, each a tensor of its own: they are told by their place in memory.
+            place = (mask.data_ptr(), mask.shape, mask.stride(), mask.dtype, mask._version)
+            visible = None if mask.requires_grad else masks.get(place)
+            visible = visible or Visible.of(mask, query.shape[2], query)
+            masks[place] = visible
         return cls(
             query,
             given["key"],
             given["value"],
-            None if mask is None else masks[id(mask)],
+            visible,
             bool(given.get("is_causal")),
             query.shape[-1] ** -0.5 if scale is None else scale,
         )

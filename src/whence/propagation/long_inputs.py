@@ -21,7 +21,7 @@ from whence.model.passes import Request
 from whence.model.rules import Rules
 from whence.model.subject import Subject
 from whence.model.targets import Aim
-from whence.propagation.fused_attention import Attended, Visible
+from whence.propagation.fused_attention import Attended, Masks
 
 # Of attention weights and their gradients; beyond that, attention is folded instead of kept, which saves memory at no
 # cost in time. Methods that run together and could share what is kept take a pass each then.
@@ -105,7 +105,7 @@ class Fused(Rules):
     def __init__(self) -> None:
         super().__init__()
         self.calls = 0
-        self._masks: dict[int, Visible] = {}
+        self._masks: Masks = {}
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not F.scaled_dot_product_attention:

@@ -128,7 +128,7 @@ def _matrix(a: Attribution, indices: list[int], scale: float) -> dict[str, Any]:
         rows.append({**own, "reading": reading(a, row)})
     row_of = {feature: row for row, feature in reversed(list(enumerate(a.input.generated)))}
     return {
-        "texts": texts(a.input, indices),
+        "texts": texts(a.input, indices, apart=partial(apart, a)),
         "row_of": row_of,
         "groups": [(printable(label), len(members)) for label, members in sections(a.input, indices)],
         "columns": [(printable(a.features[i]), _class_of(a, i)) for i in indices],

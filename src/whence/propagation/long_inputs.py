@@ -23,8 +23,8 @@ from whence.model.subject import Subject
 from whence.model.targets import Aim
 from whence.propagation.fused_attention import Attended, Masks
 
-# Of attention weights and their gradients; beyond that, attention is folded instead of kept, which saves memory at no
-# cost in time. Methods that run together and could share what is kept take a pass each then.
+# Of attention weights and their gradients; beyond that, attention is folded instead of kept, which saves memory.
+# Methods that run together and could share what is kept take a pass each then.
 LONG_BYTES = 2**28
 
 

@@ -35,7 +35,7 @@ def test_the_readme_names_every_method() -> None:
 
 
 def test_every_paper_can_be_cited() -> None:
-    records = [*whence.list_methods(), *whence.list_metrics(), *whence.list_experiments()]
+    records = [*whence.list_methods(), *whence.list_metrics(), *whence.list_experiments(), *whence.list_losses()]
     cited = {record.paper: record.bibtex for record in records if record.paper}
     assert all(all(f"{field} = {{" in entry for field in ("title", "author", "year")) for entry in cited.values())
     assert all(number.removeprefix("arXiv:") in cited[number] for number in cited if number.startswith("arXiv:"))

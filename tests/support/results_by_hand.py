@@ -8,6 +8,7 @@ import numpy as np
 
 from whence.core.attention_maps import AttentionMaps
 from whence.core.audits import Audit, Finding, Quantity
+from whence.core.guidances import Guidance, Measure
 from whence.core.inputs import Input, Target
 from whence.core.maximisations import Maximisation
 from whence.core.name_audits import GroupTest, NameAudit
@@ -357,6 +358,38 @@ def same_again(rows: int = 40) -> Verification:
     return verification_example(rows=rows, equal=rows, differences=np.zeros(rows), damaged=(), reasons=())
 
 
+def guidance_example(arms: tuple[str, ...] = ("given", "plain", "guided"), gain: float = 0.2) -> Guidance:
+    """Two seeds and four examples: attention that became more plausible, accuracy that did not change."""
+    shape = (len(arms), 2, 4)
+    examples = 0.5 + 0.01 * np.arange(np.prod(shape), dtype=float).reshape(shape) % 0.03
+    examples[-1] += gain
+    unknown = np.full(shape, np.nan)
+    measures = (
+        Measure("accuracy", "higher", np.full(shape[:2], 0.9), np.full(shape, 0.9), "the share of labels predicted"),
+        Measure("calibration error", "lower", np.linspace(0.01, 0.05, shape[0] * 2).reshape(shape[:2])),
+        Measure("plausibility of attention", "higher", examples.mean(-1), examples),
+        Measure("attention between seeds", "lower", unknown.mean(-1), unknown),
+    )
+    steps = np.array([[0.0 if arm == "given" else 12.0] * 2 for arm in arms])
+    curves = {f"{arm}: label": np.array([[0.7, 0.4, 0.2], [0.7, 0.5, np.nan]]) for arm in arms if arm != "given"}
+    return Guidance(
+        model="tiny",
+        losses=("rationale(weight=0.5)",),
+        arms=arms,
+        seeds=(0, 1),
+        measures=measures,
+        curves=curves | {"guided: rationale(weight=0.5)": np.array([[1.8, 0.9, 0.1], [1.7, 0.8, np.nan]])},
+        trained_on=40,
+        marked=30,
+        held_out=4,
+        steps=steps,
+        seconds=steps * 0.25,
+        settings={"epochs": 2.0, "rate": 5e-5, "batch size": 32.0},
+        folder="guided",
+        notes=("Faithfulness is of what each model predicts.",),
+    )
+
+
 def every_result() -> dict[str, Result]:
     """One result of every type, and the kinds of inputs that are drawn differently."""
     generated, picture = generated_example(), picture_example(text="a moon")
@@ -385,6 +418,8 @@ def every_result() -> dict[str, Result]:
         "shortcuts": shortcuts_example(),
         "audit": audit_example("explains", "does not", "cannot tell"),
         "concepts": sensitivity_example(),
+        "guidance": guidance_example(),
+        "guidance without a control": guidance_example(("given", "guided"), 0.0),
         "units": units_example([1.0, 2.0], [9.0, 3.0], [8.0, 2.5], [[4.0, 2.0], [3.0, 2.0]]),
         "run": run_example(),
         "run without anything done": empty_run(),

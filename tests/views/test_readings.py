@@ -11,6 +11,7 @@ from results_by_hand import (
     audit_example,
     conservation_example,
     grid_example,
+    guidance_example,
     names_example,
     picture_example,
     score_example,
@@ -21,7 +22,16 @@ from results_by_hand import (
 )
 from whence.core.results import Comparison
 from whence.core.scoreboards import Score, Scoreboard
-from whence.views.content import arbitration, audit, conservation, maximisation, name_audit, picture_grid, score
+from whence.views.content import (
+    arbitration,
+    audit,
+    conservation,
+    guidance,
+    maximisation,
+    name_audit,
+    picture_grid,
+    score,
+)
 from whence.views.content import scoreboard as boards
 from whence.views.content import sensitivity as concepts
 
@@ -270,6 +280,7 @@ def test_a_grid_tells_on_how_many_pictures_methods_agree():
     ("result", "title"),
     [
         (audit_example("partly"), "Is attention an explanation of sst2&#39;s decisions?"),
+        (guidance_example(), "tiny trained with rationale"),
         (sensitivity_example(), "Concepts and the logit of &#39;tiger&#39;"),
         (units_example([1.0], [9.0], [8.0]), "What excites logit of &#39;class 0&#39; of tiny"),
         (scoreboard_example(), "Scoreboard of sst2"),
@@ -284,6 +295,17 @@ def test_a_grid_tells_on_how_many_pictures_methods_agree():
 def test_titles_say_what_a_page_is_about(result, title):
     page = result.to_html()
     assert f">{title}</h1>" in page and f"<title>{title} · whence</title>" in page and page.count("<h1") == 1
+
+
+def test_guidance_says_what_became_better_and_worse() -> None:
+    said = guidance.reading(guidance_example())
+    assert said.startswith("Against training on labels alone, over 2 seeds: better plausibility of attention; worse ")
+    assert said.endswith("Accuracy changes by +0.0 points [+0.0, +0.0], to 90.0%.")
+    assert "worse calibration error and plausibility of attention." in guidance.reading(guidance_example(gain=-0.2))
+    alone = guidance.reading(guidance_example(("given", "guided"), 0.0))
+    assert alone.startswith("Against the model as it was given") and "no measure of attention is clearly" in alone
+    verdicts = [row.verdict for row in guidance.rows(guidance_example())]
+    assert verdicts == ["no clear difference", "worse", "better", "cannot tell"]
 
 
 @pytest.mark.parametrize("name", ["at", "test"])

@@ -32,6 +32,7 @@ from whence.debate.verdicts import Conclusion, Evidence, graded, too_few
 
 PAPER = "arXiv:1908.04626"
 NEAR, FAR = 0.15, 0.5  # divergence as a share of ln 2: up to, and from which, the grade is clear
+COPIED = 0.1  # change of the outputs of a model that only copies them, up to which it has learned to
 LITTLE, MUCH = 0.02, 0.1  # loss of right decisions
 ROOM = 0.05  # right decisions between equal weights and the model, below which a guide has nothing to show
 FROZEN = (
@@ -181,12 +182,13 @@ def _moved(evidence: Evidence, options: dict[str, Any]) -> Conclusion:
     few = too_few(share)
     if few is not None:
         return few
-    change = evidence.quantity("change")
-    if change.mean > options["epsilon"]:
+    copied = evidence.quantity("change, lambda 0")
+    if copied.mean > COPIED:
         return Conclusion(
             "cannot tell",
-            f"No model that was trained to copy the outputs came nearer than {evidence.said('change')} to them, so "
-            "that nothing is known of other attention with the same outputs; take more steps.",
+            "A model that was trained to copy the outputs, attention left free, came no nearer to them than "
+            f"{evidence.said('change, lambda 0')}, so that nothing is known of the cost of other attention; take more "
+            "steps.",
         )
     furthest = max(evidence.mean(f"divergence, lambda {pull:g}") for pull in options["pulls"])
     if furthest <= NEAR * math.log(2):  # attention that was never moved says nothing about what moving it costs
@@ -197,8 +199,9 @@ def _moved(evidence: Evidence, options: dict[str, Any]) -> Conclusion:
         )
     return Conclusion(
         graded(share.mean, share.interval, FAR, NEAR),
-        f"A model trained to attend elsewhere gives nearly the same outputs (changed by {evidence.said('change')}, "
-        f"total variation) with attention that diverges by {evidence.said('divergence')} (at most {math.log(2):.2f}).",
+        f"A model trained to copy the outputs and attend elsewhere changes them by {evidence.said('change')} (total "
+        f"variation; {evidence.said('change, lambda 0')} where attention was left free) with attention that diverges "
+        f"by {evidence.said('divergence')} (at most {math.log(2):.2f}).",
     )
 
 
@@ -225,18 +228,19 @@ def trained_adversary(
     """Train the last part to copy the outputs and attend elsewhere: the curve of change and divergence over `pulls`.
 
     The loss of an instance is TVD(y, y_own) - lambda * JSD(a, a_own), or KL(a | a_own) as in the paper, whose lambdas
-    are then smaller, since KL has no bound. The finding is about the furthest attention of those models whose outputs
-    change by at most `epsilon`, the mean total variation.
+    are then smaller, since KL has no bound. A model with lambda 0 is always trained: it only copies, and tells how well
+    that can be done. The finding is about the furthest attention of those models whose outputs change by at most
+    `epsilon` more than its outputs do, the mean total variation.
     """
     course = Course(layers, heads, fresh, steps, rate, batch)
     own = training.seen(training.subject, course, training.audited)
     curve: dict[float, tuple[np.ndarray, np.ndarray]] = {}
     hits: dict[float, np.ndarray] = {}
-    for pull in dict.fromkeys(pulls):
+    for pull in dict.fromkeys((0.0, *pulls)):
         seen = training.seen(training.adversary(course, pull, divergence, 0), course, training.audited)
         curve[pull], hits[pull] = _distances(own, seen), right(seen, training.audited)
-    near = [pull for pull in curve if curve[pull][1].mean() <= epsilon]
-    chosen = max(near, key=lambda pull: curve[pull][0].mean()) if near else min(curve, key=lambda p: curve[p][1].mean())
+    near = [pull for pull in curve if curve[pull][1].mean() <= curve[0.0][1].mean() + epsilon]
+    chosen = max(near, key=lambda pull: curve[pull][0].mean())
     numbers = {"divergence": curve[chosen][0], "share of ln 2": curve[chosen][0] / math.log(2)}
     numbers |= {"change": curve[chosen][1], "right": right(own, training.audited), "right, adversary": hits[chosen]}
     for pull, (apart_by, changed_by) in curve.items():

@@ -564,7 +564,8 @@ def test_every_metric_of_masked_inputs_has_a_loop() -> None:
 @pytest.mark.parametrize("metric", LOOPED)
 def test_plain_loops_find_the_same(metric: str, name: str) -> None:
     expected = looped(name, metric)
-    assert found_by(name, metric) == pytest.approx(expected, rel=2e-5, abs=1e-5, nan_ok=True)
+    # Variants that begin alike share a run, whose sums add up in another order: up to 2.2e-5 where 1 - S0 is small.
+    assert found_by(name, metric) == pytest.approx(expected, rel=4e-5, abs=1e-5, nan_ok=True)
     assert not np.isnan(expected).all()
 
 

@@ -96,7 +96,7 @@ def _shortcut_cases(draw: st.DrawFn) -> Case:
     """Odd texts and settings of an audit of shortcuts."""
     kind = draw(st.sampled_from(KINDS))
     odd = st.lists(texts(), min_size=0, max_size=4)
-    data: list[Any] = draw(odd) + [plain_input(kind, number) for number in range(draw(st.sampled_from([0, 20])))]
+    data: list[Any] = draw(odd) + [plain_input(kind)] * draw(st.sampled_from([0, 20]))
     settings: dict[str, Any] = {"method": "gradient_x_input", "contexts": 5, "truncate": True}
     settings["least"] = draw(numbers_or_wrong(1, 3))
     subject = shared(kind)

@@ -26,6 +26,7 @@ Method = Callable[..., Any]
 # Eight points are too few for completeness, which the adaptive default is for; it is checked by itself below.
 SPECS = {
     "integrated_gradients": "integrated_gradients(steps=8)",
+    "path_gradients": "path_gradients(points=2, steps=4)",
     "shap": "shap(max_evals=30)",
     "lime": "lime(samples=20)",
     "rise": "rise(samples=20)",

@@ -61,7 +61,9 @@ def test_every_kind_of_every_result_is_drawn_or_refused_in_one_sentence(tmp_path
                 drawn.add((type(result).__name__, kind))
             except ValueError as error:
                 assert "\n" not in str(error) and "draw '" in str(error), (name, kind)
-    assert {kind for of, kind in drawn if of == "Attribution"} == set(display.figure.kinds(Attribution))
+    assert {kind for of, kind in drawn if of == "Attribution"} == {*display.figure.kinds(Attribution)} - {
+        "intervention"
+    }  # tests of interventions draw it
     assert {kind for of, kind in drawn if of == "Comparison"} == {"bars", "text", "agreement"}
     assert {("AttentionMaps", "heads"), ("AttentionSelection", "model"), ("Scoreboard", "curves")} <= drawn
 
@@ -70,7 +72,7 @@ def test_every_kind_of_every_result_is_drawn_or_refused_in_one_sentence(tmp_path
     ("kind", "message"),
     [
         ("waterfal", "a figure of the type Attribution is not 'waterfal'; did you mean 'waterfall'"),
-        ("sunburst", "is not 'sunburst'; there is bars, force, matrix, picture, text, waterfall"),
+        ("sunburst", "is not 'sunburst'; there is bars, force, intervention, matrix, picture, text, waterfall"),
         ("bars(most=0)", "most takes a whole number from 1 to 1,000, not 0"),
         ("bars(colour=1)", "the figure 'bars' has no option 'colour'; there is most, row, width"),
         ("text(width=3)", "width takes a number from 40 to 1,000, not 3"),

@@ -25,7 +25,7 @@ def with_sink() -> Attribution:
 
 def coloured(result: object) -> str:
     buffer = io.StringIO()
-    Console(file=buffer, force_terminal=True, color_system="truecolor", width=100).print(result)
+    Console(file=buffer, force_terminal=True, color_system="truecolor", width=100, no_color=False).print(result)
     return buffer.getvalue()
 
 

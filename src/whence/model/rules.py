@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -53,3 +53,8 @@ class Rules(TorchFunctionMode):
 
     def decided(self, logits: Tensor) -> None:
         """The decision logits, (batch, class), were made."""
+
+
+def when_known(tensor: Tensor, told: Callable[[Tensor], None]) -> None:
+    """Call a function with the gradient of a tensor of this pass, once a backward pass knows it."""
+    tensor.register_hook(told)

@@ -18,7 +18,7 @@ from torch import Tensor
 from whence.model.batching import Batch
 from whence.model.discovery import summary
 from whence.model.passes import Request
-from whence.model.rules import Rules
+from whence.model.rules import Rules, when_known
 from whence.model.subject import Subject
 from whence.model.targets import Aim
 from whence.propagation.fused_attention import Attended, Masks
@@ -145,9 +145,9 @@ class _Folded:
         self._rules, self._block = rules, block
         self._out = out.detach() if rules.fold.sums is not None else None
         self._by_value = False  # the sums onto keys follow with the gradient of the values
-        out.register_hook(self._output_known)
+        when_known(out, self._output_known)
         if value is not None:
-            value.register_hook(self._value_known)
+            when_known(value, self._value_known)
 
     def _output_known(self, d_out: Tensor) -> None:
         rules, block, fold = self._rules, self._block, self._rules.fold

@@ -119,8 +119,7 @@ def model(layers: int = 30, *, sink: bool = True, longest: int = 2048) -> Any:
     )
     made = LlamaForCausalLM(config).eval()
     with torch.no_grad():
-        for name, weight in made.state_dict().items():
-            weight.fill_(1.0 if "norm" in name else 0.0)
+        made.apply(_emptied)
         made.model.embed_tokens.weight.copy_(_embeddings())
         _note_word_before(made.model.layers[0])
         for number in range(1, layers):
@@ -134,6 +133,13 @@ def model(layers: int = 30, *, sink: bool = True, longest: int = 2048) -> Any:
         for i, value in enumerate(VALUES):
             made.lm_head.weight[WORDS.index(value), COPIED + i] = 1.5
     return made
+
+
+def _emptied(module: Any) -> None:
+    """Put 0 into all weights of a module, and 1 into those of a norm."""
+    for weight in vars(module)["_parameters"].values():
+        if weight is not None:
+            weight.fill_(1.0 if "norm" in type(module).__name__.lower() else 0.0)
 
 
 def _embeddings() -> Tensor:

@@ -20,10 +20,10 @@ def figure(a: Attribution, *, width: Millimetres = 130, row: int = 0) -> Any:
     done = a.intervention
     number, said = chosen_row(a, row)
     if done is None:
-        raise ValueError("the figure 'intervention' shows ignored words at work, and none were ignored here")
+        raise ValueError("there is nothing to draw 'intervention' of: no words were ignored; name them with ignore=")
     known = done.predictions[number or 0] if done.predictions else ()
     if not known:
-        raise ValueError("the figure 'intervention' shows probabilities of classes, and there are none here")
+        raise ValueError("there is nothing to draw 'intervention' of: the result has no probabilities of classes")
     across = width / INCH - 0.1
     head = [line for text in (*said, *heading(a, number)) for line in wrapped_to(text, across, SMALL)]
     drawn = new_figure(width / INCH, 1.0 + 0.4 * len(known) + 0.15 * len(head))

@@ -64,12 +64,10 @@ def test_killed_workers_and_drivers_lose_nothing(data: Path, tmp_path: Path) -> 
 
 
 def test_what_workers_cannot_do_is_told_in_a_sentence(data: Path, tmp_path: Path) -> None:
-    """A model that they cannot load, a cluster that does not answer; in processes of their own, as a user has."""
+    """A model that ends its worker, a method that does not fit; in processes of their own, as a user has."""
     for changes, options, message in (
-        ({"model": "no_such_package:make"}, "engine='ray', workers=2", "no_such_package"),
         ({"model": "os:abort"}, "engine='ray'", "workers died while they read the model"),
         ({"methods": ["grad_cam"]}, "engine='ray'", "grad_cam works on"),
-        ({}, "engine='ray', address='127.0.0.1:1'", "no Ray cluster answers"),
     ):
         plan = replace(whence.Plan("planted", data, ["random"], folder=tmp_path / f"run{len(message)}"), **changes)
         script = (

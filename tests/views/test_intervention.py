@@ -49,7 +49,10 @@ def test_generated_text_has_a_line_per_token_and_other_results_have_none() -> No
     text = str(intervened(a, np.arange(count) + 0.5, (BOTH,) * count))
     assert text.count("likeliest negative") == count and "f(x) 0.5, likeliest negative" in text
     assert "as it is" not in str(a) and '<section class="intervention' not in a.to_html()
-    for wrong, said in ((text_example(), "no words were ignored"), (intervened(text_example(), 0.0, ()), "probabilities")):
+    for wrong, said in (
+        (text_example(), "no words were ignored"),
+        (intervened(text_example(), 0.0, ()), "probabilities"),
+    ):
         with pytest.raises(ValueError, match=said):
             wrong.plot("intervention")
     same = Prediction("positive", 0.6, 0.7)

@@ -1,5 +1,6 @@
 """One thread per process, a browser for pages, and what a quick round leaves out of sweeps over model families."""
 
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,8 @@ import torch
 
 import browser as browsers
 
+os.environ.pop("NO_COLOR", None)  # tests of terminals state their colours; a developer's own wish would change them
+os.environ["TERM"] = "xterm-256color"
 torch.set_num_threads(1)  # the test workers fill the cores, and sums add up in the same order everywhere
 
 

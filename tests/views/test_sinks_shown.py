@@ -12,6 +12,7 @@ from rich.console import Console
 import whence
 from results_by_hand import generated_example, text_example
 from whence.core.results import Attribution
+from whence.views import colours
 from whence.views.content.attribution import colour_scale
 from whence.views.content.reading import reading
 
@@ -23,10 +24,11 @@ def with_sink() -> Attribution:
     return replace(a, scores=scores, sinks=sinks, signs=True)
 
 
-def coloured(result: object) -> str:
-    buffer = io.StringIO()
-    Console(file=buffer, force_terminal=True, color_system="truecolor", width=100, no_color=False).print(result)
-    return buffer.getvalue()
+def grounds(result: Attribution) -> set[tuple[int, int, int]]:
+    """The colours behind words, from the styles: Rich keeps a style's codes as the first terminal showed them."""
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=100)
+    styles = [part.style for part in console.render(result) if part.style and part.style.bgcolor]
+    return {tuple(style.bgcolor.triplet) for style in styles}
 
 
 def test_scales_leave_the_sink_out() -> None:
@@ -41,8 +43,8 @@ def test_terminal() -> None:
     text = str(a)
     assert "[now]" in text and "sink" in text and "+50" in text
     assert "colours go up to 1, an attention sink has none" in text
-    full = "48;2;208;48;48m"  # the full colour of -1, which would be faint beside 50
-    assert full in coloured(a) and full not in coloured(replace(a, sinks=None))
+    # The score of -1 has the full colour; beside 50 it would be faint.
+    assert colours.AGAINST in grounds(a) and colours.AGAINST not in grounds(replace(a, sinks=None))
     assert "sink" not in str(replace(a, sinks=None))
 
 

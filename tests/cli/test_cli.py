@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 import transformers
+import typer
 from PIL import Image
+from rich.text import Text
 from typer.testing import CliRunner
 
 import whence
@@ -442,6 +444,14 @@ def test_help_shows_examples() -> None:
     assert "whence explain - --model" in done("explain", "--help")
     assert "--batch-size" in done("compare", "--help")
     assert done("--version") == f"whence {whence.__version__}\n"
+
+
+def test_help_shows_its_square_brackets() -> None:
+    """Rich reads unescaped brackets as a style, and leaves them out."""
+    program = typer.main.get_command(cli.app)
+    helps = [option.help for command in program.commands.values() for option in command.params if option.help]
+    plain = [(Text.from_markup(text).plain, re.sub(r"\[/?cyan\]|\\(?=\[)", "", text)) for text in helps]
+    assert len(plain) > 100 and [shown for shown, meant in plain if shown != meant] == []
 
 
 @pytest.mark.parametrize("args", [["--help"], ["explain", "--help"], ["attention", "--help"], ["--version"]])

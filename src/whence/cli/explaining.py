@@ -69,8 +69,8 @@ Method = Annotated[list[str] | None, typer.Option("--method", metavar="SPEC", he
 Words = Annotated[bool, typer.Option("--words", help="Merge pieces into words.")]
 Sentences = Annotated[bool, typer.Option("--sentences", help="Merge pieces into sentences.")]
 LEVEL = (
-    "The features: token, word, sentence, message, document, or spans as a JSON list of texts or [start, end]. Methods "
-    "that hide features hide whole units, others sum over their tokens."
+    "The features: token, word, sentence, message, document, or spans as a JSON list of texts or \\[start, end]. "
+    "Methods that hide features hide whole units, others sum over their tokens."
 )
 AtLevel = Annotated[str | None, typer.Option("--level", metavar="LEVEL", help=LEVEL)]
 Values = Annotated[bool, typer.Option("--values", help="On a terminal: the table of scores instead of coloured text.")]

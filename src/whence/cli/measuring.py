@@ -46,7 +46,7 @@ DATA = (
 )
 TRUTH = (
     "What decides, for plausibility and localisation: a phrase, marks as '0 1 0', a mask file, or "
-    "'{\"box\": [x0, y0, x1, y1]}'; once per FILE."
+    "'{\"box\": \\[x0, y0, x1, y1]}'; once per FILE."
 )
 DataNames = Annotated[list[str], typer.Argument(metavar="DATA...", help=DATA)]
 Specs = Annotated[

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from whence.core import stopping
 from whence.core.inputs import Input
+from whence.core.wording import counted
 from whence.model import encoding
 from whence.model.batching import Batch, cut
 from whence.model.encoding import Generation
@@ -100,7 +101,7 @@ def greedy(
     if end is not None and (len(ids) != full or start is None):
         return ids[: end + 1 if start is not None else end], ""
     reason = ", as many as the decoder takes" if len(ids) == full and start is not None else ""
-    return ids, f"decoding was stopped after {len(ids)} tokens{reason}"
+    return ids, f"decoding was stopped after {counted(len(ids), 'token')}{reason}"
 
 
 @contextlib.contextmanager

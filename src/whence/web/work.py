@@ -15,6 +15,7 @@ from whence.core.interventions import ignored_words
 from whence.core.levels import at_level, checked_level
 from whence.core.results import Attribution, Comparison
 from whence.core.tasks import TASKS
+from whence.core.wording import counted
 from whence.web.catalogue import Catalogue
 from whence.web.inputs import Asked, Pictures, TooLarge, raw_input
 from whence.web.jobs import FORESEEN, Job, sentence
@@ -192,7 +193,7 @@ def facts(found: Attribution, result: int, seconds: float, truth: list[Any] | No
         "result": result,
         "method": found.method,
         "seconds": round(seconds, 4),
-        "target": f"each of {len(rows)} generated tokens" if rows else str(found.target),
+        "target": f"each of {counted(len(rows), 'generated token')}" if rows else str(found.target),
         "output": None if rows else float(found.output),
         "signed": found.signed,
         "truth": None if truth is None else agreement(found, np.array(truth, bool)),

@@ -13,6 +13,7 @@ from whence.core.geometry import grid_scores
 from whence.core.inputs import Input, Target
 from whence.core.looks import Look
 from whence.core.results import Attribution
+from whence.core.wording import counted
 from whence.views.content import intervention
 from whence.views.content.picture import Overlay, check_look, on_picture, overlays
 from whence.views.text import largest, number, printable
@@ -62,7 +63,7 @@ def explained_name(a: Attribution) -> str:
     """What the scores are of, in a title: the name of the target, or how many tokens were generated."""
     targets = row_targets(a)
     if a.scores.ndim == 2:
-        return f"{len(targets)} generated tokens"
+        return f"{counted(len(targets), 'generated token')}"
     return f"‘{printable(targets[0].name or str(targets[0]))}’"
 
 
@@ -71,7 +72,7 @@ def target_text(a: Attribution) -> str:
     targets = row_targets(a)
     if a.scores.ndim == 2:
         kinds = {x.name if x.kind == "function" else x.kind.replace("_", "-") for x in targets}
-        return f"{', '.join(sorted(kinds))} of {len(a.scores)} generated tokens, one row each"
+        return f"{', '.join(sorted(kinds))} of {counted(len(a.scores), 'generated token')}, one row each"
     why = ", the likeliest label" if targets[0].of == "label" else ", as the model predicts"
     return f"{targets[0]}{why if targets[0].predicted else ''}"
 

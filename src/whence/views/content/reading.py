@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from whence.core.results import Attribution, Comparison
+from whence.core.wording import counted
 from whence.views.content.attribution import of_row, row_names, row_targets, shown
 from whence.views.content.picture import on_picture
 from whence.views.text import number, printable, right_to_left
@@ -46,7 +47,8 @@ def reading(a: Attribution, row: int | None = None) -> str:
 def _reading_of_rows(a: Attribution) -> str:
     """What the rows of generated text come to: how many there are, and the strongest link."""
     sizes = np.where(a.visible & np.isfinite(a.scores), np.abs(a.scores), 0)
-    named = f"{printable(a.method)} on {len(a.scores)} generated tokens, each explained by what the model saw before it"
+    count = counted(len(a.scores), "generated token")
+    named = f"{printable(a.method)} on {count}, each explained by what the model saw before it"
     if not sizes.any():
         return f"{named}: all scores are 0, so nothing in the input is told apart."
     row, i = np.unravel_index(int(sizes.argmax()), sizes.shape)
@@ -98,7 +100,7 @@ def reading_of_comparison(c: Comparison, taus: np.ndarray) -> str:
     first = shown(c[0])
     what = "order and sign" if any(a.signed for a in c) else "order"
     rows = first.scores.ndim == 2
-    target = f"{len(first.scores)} generated tokens" if rows else f"the {printable(str(row_targets(first)[0]))}"
+    target = counted(len(first.scores), "generated token") if rows else f"the {printable(str(row_targets(first)[0]))}"
     methods = f"{len(c)} methods" if len(c) > 1 else "One method"
     said = f"{methods} on {target}, each on its own scale: compare {what}, not size."
     return f"{said} {agreement_in_words(c, taus)}".strip()

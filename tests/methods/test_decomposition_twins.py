@@ -8,6 +8,7 @@ DecompX is gradient x input of that frozen model.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -23,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 import whence
 from families import fresh, kept_in, plain_inputs
+from whence.propagation import sums_of_parts
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 DECIDING = {"bert": 0, "distilbert": 0, "vit": 0, "gpt2": -1, "llama": -1}
@@ -804,3 +806,41 @@ def test_what_is_not_followed_gives_no_number(change: Callable[[Tensor], Tensor]
 def test_experts_that_are_not_followed_give_no_number() -> None:
     with pytest.raises(ValueError, match=r"; .*use "):
         whence.explain(subject("gpt-oss", SINGLE), raws("gpt-oss")[0], method="decompx")
+
+
+class Products(TorchFunctionMode):
+    """Counts the numbers that go through linear layers, by the layers' weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: Counter[tuple[int, ...]] = Counter()
+
+    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear:
+            self.rows[tuple(args[1].shape)] += args[0].numel() // args[0].shape[-1]
+        return func(*args, **(kwargs or {}))
+
+
+def test_sources_that_a_token_has_not_seen_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a causal model half of all parts are zero."""
+    of, text = subject("llama", SINGLE), " ".join(["a masterful film"] * 8)
+    found = []
+    for worth in (-1.0, sums_of_parts.WORTH):
+        monkeypatch.setattr(sums_of_parts, "WORTH", worth)
+        whence.explain(of, text, "decompx")
+        with Products() as products:
+            scores = whence.explain(of, text, "decompx").scores
+        found.append((scores, sum(rows * weight[0] * weight[1] for weight, rows in products.rows.items())))
+    (all_rows, plain), (used_rows, scores) = (pair[::-1] for pair in found)
+    np.testing.assert_allclose(scores, plain, rtol=1e-5, atol=1e-6)
+    assert used_rows < 0.65 * all_rows
+
+
+def test_the_parts_of_a_gate_are_not_made() -> None:
+    """Of the three products of a gated feed-forward part two are: what the gate multiplies, and the way out."""
+    of, text = subject("llama", SINGLE), " ".join(["a masterful film"] * 8)
+    whence.explain(of, text, "decompx")
+    with Products() as products:
+        whence.explain(of, text, "decompx")
+    hidden, wide = of.model.config.hidden_size, of.model.config.intermediate_size
+    assert products.rows[wide, hidden] < 1.3 * products.rows[hidden, wide]

@@ -19,12 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import whence
 from families import REGIONS_AND_QUESTIONS, Classifier, fresh, kept_in, plain_inputs
 from whence.methods import zeroing
 from whence.model.batching import Batch
 from whence.model.layers import Layer, layers_of
+from whence.propagation import few_changes
+from whence.propagation.few_changes import FewChanges
 from whence.testing import check_method
 
 SINGLE, DOUBLE = torch.float32, torch.float64
@@ -578,3 +581,22 @@ def test_what_is_the_same_in_all_copies_is_computed_once() -> None:
         a = whence.explain(subject("bert"), "a masterful film", "value_zeroing")
     layers = subject("bert").model.config.num_hidden_layers
     assert len(a.features) > 2 and calls.copies.count(len(a.features)) == 3 * layers
+
+
+@pytest.mark.parametrize(("name", "share"), [("bert", 0.75), ("llama", 0.5)])
+def test_changes_in_few_directions_need_few_products(name: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change is followed head by head up to the activation; rows that it does not reach are not computed again."""
+    text = " ".join(["a masterful film"] * 8)
+    found = []
+    for follows in (False, True):
+        if not follows:
+            monkeypatch.setattr(FewChanges, "seen", lambda self, *given: None)
+            monkeypatch.setattr(few_changes, "WORTH", -1.0)
+        with FlopCounterMode(display=False) as counter:
+            scores = whence.explain(subject(name), text, "value_zeroing").scores
+        work = counter.get_flop_counts()["Global"]
+        found.append((scores, work[torch.ops.aten.mm] + work.get(torch.ops.aten.addmm, 0)))
+        monkeypatch.undo()
+    (plain, all_products), (scores, products) = found
+    np.testing.assert_allclose(scores, plain, rtol=1e-4, atol=1e-6)
+    assert products < share * all_products

@@ -32,6 +32,7 @@ MAX_TOKENS = 4096  # of all points in one pass, so that long inputs do not need 
 ROUNDED = 4  # units in the last place of f that are taken for rounding
 MAX_STEPS = 1024
 FIRST_PIECES = 4  # into which integrated gradients cut their path at first
+CLEAR = 4  # times the wanted error, from which on a piece is halved in any case; else only the one that misses most
 SHORTEST = 1 / 4096  # pieces of the path that are shorter are not halved: the target jumps there
 
 
@@ -144,7 +145,8 @@ def refined(
         np.maximum.at(largest, row, np.abs(missing))
         visited = np.bincount(path.rows, minlength=count)
         unfinished = (np.abs(total) > limit) & (visited < MAX_STEPS)
-        split = unfinished[row] & (np.abs(missing) >= np.minimum(limit, largest)[row]) & (length > SHORTEST)
+        clear = np.minimum(CLEAR * limit, largest)[row]  # smaller errors often cancel out once these are gone
+        split = unfinished[row] & (np.abs(missing) >= clear) & (length > SHORTEST)
         if not split.any():
             break
         a, middle, b = pieces[split].T

@@ -18,6 +18,7 @@ from whence.model.passes import Trace
 from whence.model.subject import Subject
 from whence.model.tap import AttentionRecord, Edit
 from whence.model.targets import Aim
+from whence.propagation.few_changes import Changed, FewChanges
 
 MAX_TOKENS = 2048  # of the copies of a batch that go through a layer together
 
@@ -75,18 +76,37 @@ def _run(subject: Subject, batch: Batch, target: Aim, trace: Trace) -> tuple[Bat
 def zeroed(subject: Subject, batch: Batch, layer: Layer) -> Tensor:
     """Cosine distances of a layer, (batch, feature, feature): 0 in the rows of streams that it does not move."""
     _check_residual(subject, batch, layer)
-    (size, features), plain = batch.mask.shape, layer.states(layer.output)
+    size, features = batch.mask.shape
     raw = torch.zeros(size, features, features, dtype=subject.accumulation, device=batch.mask.device)
     for number, record in enumerate(layer.records):
         query, key = batch.span(record.query), batch.span(record.key)
         real, reached = batch.mask[:, key], _reached(layer.records[number:])
+        nothing = torch.zeros(size, 1, real.shape[1], 1, dtype=torch.bool)
+        few = FewChanges(number, size, float(reached.float().mean()))
+        few.of(_product(record, torch.zeros(0, dtype=torch.long)))
+        plain = layer.run(1, size, _zeroing(layer, number, nothing), few)[record.query]
         for keys in real.any(0).nonzero()[:, 0].split(max(1, MAX_TOKENS // batch.mask.numel())):
             gone = F.one_hot(keys, real.shape[1]).bool().repeat_interleave(size, 0)[:, None, :, None]
-            states = layer.run(len(keys), size, _zeroing(layer, number, gone))[record.query]
-            distances = _distance(states.unflatten(0, (len(keys), size)), plain[record.query], raw.dtype)
+            few.of(_product(record, keys))
+            states = layer.run(len(keys), size, _zeroing(layer, number, gone), few)[record.query]
+            distances = _distance(states.unflatten(0, (len(keys), size)), plain, raw.dtype)
             raw[:, query, key][..., keys] += distances.movedim(0, -1) * reached[..., keys]
         raw[:, query, key] *= real[:, None]
     return raw
+
+
+def _product(record: AttentionRecord, keys: Tensor) -> Changed:
+    """The product of an attention without the values at one of the keys, a copy for each; of no keys, the whole one."""
+    weights, values = record.weights.detach(), record.values.detach()
+    heads = values.shape[1]
+    fixed = (weights @ values).transpose(1, 2).flatten(2)
+    if not len(keys):
+        size, queries, width = fixed.shape
+        return Changed(fixed, fixed.new_zeros(size, queries, heads), fixed.new_zeros(size, heads, width))
+    factors = -weights[..., keys].permute(3, 0, 2, 1).flatten(0, 1)  # (key * example, query, head)
+    moved = values[:, :, keys].permute(2, 0, 1, 3).flatten(0, 1)  # (key * example, head, width)
+    by_head = torch.eye(heads, dtype=moved.dtype, device=moved.device)
+    return Changed(fixed, factors, torch.einsum("chd,hg->chgd", moved, by_head).flatten(2))
 
 
 def shares(raw: Tensor) -> Tensor:

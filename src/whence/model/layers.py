@@ -17,6 +17,7 @@ from whence.model.batching import Batch
 from whence.model.forward import stoppable_modules
 from whence.model.loan import attention_path, lent
 from whence.model.passes import Trace
+from whence.model.rules import Rules
 from whence.model.subject import Subject
 from whence.model.tap import AttentionRecord, Edit, Tap
 from whence.model.watching import hooked
@@ -61,26 +62,30 @@ class Layer:
         key = self.streams[stream]
         return _example_axis(_argument(self.given, key), _argument(self.wider, key)) or 0
 
-    def run(self, copies: int, examples: int, edit: Edit) -> dict[str, Tensor]:
+    def run(self, copies: int, examples: int, edit: Edit, rules: Rules | None = None) -> dict[str, Tensor]:
         """The layer on copies of its arguments, with its attention edited: stream -> (copy * batch, token, width).
 
         `record.order` counts the attentions of this layer only, from 0. Queries, keys and values of one example are the
-        same in all copies and computed once, unless the layer works on its arguments in place.
+        same in all copies and computed once, unless the layer works on its arguments in place. `rules` see the run.
         """
         if examples == 1 and not self.in_place:
             try:
-                return self._run(copies, examples, edit, _expanded)
+                return self._run(copies, examples, edit, rules, _expanded)
             except RuntimeError:  # the copies lie in the same place of memory, and cannot be changed or seen otherwise
                 self.in_place = True
-        return self._run(copies, examples, edit, _repeated)
+        return self._run(copies, examples, edit, rules, _repeated)
 
-    def _run(self, copies: int, examples: int, edit: Edit, copied: Callable[..., Tensor]) -> dict[str, Tensor]:
+    def _run(
+        self, copies: int, examples: int, edit: Edit, rules: Rules | None, copied: Callable[..., Tensor]
+    ) -> dict[str, Tensor]:
         args, kwargs = _copied(self.given, self.wider, copies, copied)
         model, self_changes = self.subject.model, self.subject.self_changes
-        tap = Tap(model, copies * examples, edit=edit)
+        tap = Tap(model, copies * examples, edit=edit, seen=None if rules is None else rules.seen)
+        under = contextlib.nullcontext() if rules is None else rules
         stoppable = stoppable_modules(self.module)
         as_called = self_changes.undone(self.changes)
-        with lent(model), attention_path(model, "eager"), as_called, torch.no_grad(), _OneForAll(), tap, stoppable:
+        lending = lent(model), attention_path(model, "eager")
+        with lending[0], lending[1], as_called, torch.no_grad(), _OneForAll(), under, tap, stoppable:
             return self.states(self.module(*args, **kwargs))
 
 

@@ -35,6 +35,7 @@ from whence.propagation.operations import (
     slope,
 )
 from whence.propagation.put_off import Before, Later, PartsOf, entry
+from whence.propagation.sums_of_parts import add_rest, check_sum, diagonal, fits, linear_map, with_rest
 
 Split = Literal["absdot", "norm", "equal", "none"]
 
@@ -66,13 +67,21 @@ class Parts(ByActivation):
 
     # ---- decisions of subclasses -------------------------------------------------------------------------------------
 
-    def settled(self, parts: Tensor) -> Tensor:
-        """Parts before an operation that is not linear, or after a layer: a subclass may divide the rest here."""
+    def settled(self, parts: Tensor, own: bool = False) -> Tensor:
+        """Parts before an operation that is not linear, or after a layer: a subclass may divide the rest here.
+
+        `own` says that nothing else refers to these parts, which may then be changed in place.
+        """
         return parts
+
+    def scaled(self, parts: Tensor, by: Tensor) -> Tensor:
+        """Settled parts times a tensor of their state's shape: in place where settling made new ones."""
+        ready = self.settled(parts)
+        return ready.mul_(by) if ready is not parts and fits(by, ready[0]) else ready * by
 
     def projected(self, x: Tensor, parts: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         """The parts of a linear layer's output; the bias is added to the rest."""
-        return add_rest(nn.functional.linear(parts, weight), bias)
+        return add_rest(linear_map(parts, weight), bias)
 
     def joined(self, a: Tensor, first: Tensor, b: Tensor, second: Tensor, out: Tensor) -> Tensor:
         """The parts of the sum of two tensors with parts."""
@@ -97,19 +106,19 @@ class Parts(ByActivation):
         elif func in NORM:
             x, apply, bias = frozen_norm(func, args, kwargs)
             ready = self.settled(parts[id(x)])
-            normed = torch.empty_like(ready)
+            normed = torch.empty_like(ready) if ready is parts[id(x)] else ready
             for part, place in zip(ready, normed, strict=True):  # one by one, so that intermediate tensors stay small
                 place.copy_(apply(part))
-            out_parts = self.settled(add_rest(normed, bias))
+            out_parts = self.settled(add_rest(normed, bias), own=True)
             self.normed(x, out, out_parts)
         elif func in ACTIVATION:
-            out_parts = self.settled(parts[id(args[0])]) * slope(lambda x: func(x, *args[1:], **kwargs), args[0])
+            out_parts = self.scaled(parts[id(args[0])], slope(lambda x: func(x, *args[1:], **kwargs), args[0]))
             self._gates[out] = True
         elif func in ADD or func in SUBTRACT:
             out_parts = self._sum(func in SUBTRACT, args, parts, out)
         elif func in MULTIPLY and len(known) == 2:
             gate, other = (args[0], args[1]) if args[0] in self._gates else (args[1], args[0])
-            out_parts = self.settled(parts[id(other)]) * gate if gate in self._gates else None
+            out_parts = self.scaled(parts[id(other)], gate) if gate in self._gates else None
         elif func in JOIN:
             lost = any(t.requires_grad and id(t) not in parts for t in args[0])
             out_parts = None if lost else self._later(lambda: _side_by_side(func, args, kwargs, parts))
@@ -147,8 +156,10 @@ class Parts(ByActivation):
         return x in self._parts
 
     def activated(self, x: Tensor, y: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        with torch.no_grad():
-            self._parts[y] = self.settled(self._parts[x]) * slope(function, x)
+        number, parts = id(x), Before({id(x): self._parts.raw(x)})
+        with torch.no_grad():  # a gate is held, so that its own parts are often not read
+            slopes = slope(function, x)
+            self._parts[y] = self._later(lambda: self.scaled(parts[number], slopes))
         self._gates[y] = True
         return y
 
@@ -367,7 +378,7 @@ class Sources(Parts):
     def seen(self, record: AttentionRecord, weights: Tensor, values: Tensor, product: Tensor, align: Align) -> None:
         self._attended[product] = True
 
-    def settled(self, parts: Tensor) -> Tensor:
+    def settled(self, parts: Tensor, own: bool = False) -> Tensor:
         sources, rest = parts[:-1], parts[-1]
         if self._split == "none" or not rest.any():
             return parts
@@ -378,6 +389,10 @@ class Sources(Parts):
             share = share if self._split == "norm" else (share > 0).to(parts.dtype)
         total = share.sum(0, keepdim=True)
         share = torch.where(total > 0, share / total.clamp(min=torch.finfo(parts.dtype).tiny), 0.0)
+        if own:
+            sources.addcmul_(share[..., None], rest)
+            rest.masked_fill_((total[0] > 0)[..., None], 0.0)
+            return parts
         share = torch.cat([share, -(total > 0).to(share.dtype)])  # subtract from the rest what the sources got
         return torch.addcmul(parts, share[..., None], rest)
 
@@ -392,8 +407,10 @@ class Sources(Parts):
 
         def make() -> Tensor:
             if attended:
-                return self.settled(parts[a].add(parts[b], alpha=sign))
-            return self.settled(parts[a]).add(self.settled(parts[b]), alpha=sign)
+                return self.settled(parts[a].add(parts[b], alpha=sign), own=True)
+            first, second = self.settled(parts[a]), self.settled(parts[b])
+            own = first is not parts[a] and fits(second, first)
+            return first.add_(second, alpha=sign) if own else first.add(second, alpha=sign)
 
         return self._later(make)
 
@@ -426,39 +443,6 @@ class Sources(Parts):
 
 
 _ELSEWHERE = "decompositions need self-attention with a residual; use value_zeroing, lrp or a gradient method"
-
-
-def diagonal(state: Tensor) -> Tensor:
-    """Every token its own source: (token and rest, batch, token, width)."""
-    tokens = state.shape[1]
-    parts = state.new_zeros(tokens + 1, *state.shape)
-    parts[torch.arange(tokens), :, torch.arange(tokens)] = state.transpose(0, 1)
-    return parts
-
-
-def with_rest(parts: Tensor, more: Any) -> Tensor:
-    """Parts with `more` added to the rest."""
-    if more is None:
-        return parts
-    return torch.cat([parts[:-1], (parts[-1] + more)[None]])
-
-
-def add_rest(parts: Tensor, more: Any) -> Tensor:
-    """As `with_rest`, in place: for parts that nothing else refers to."""
-    if more is not None:
-        parts[-1] += more
-    return parts
-
-
-def check_sum(total: Tensor, whole: Tensor, subject: str) -> None:
-    """Parts that do not add up to their state mean that an operation was not understood."""
-    tolerance = {torch.float64: 1e-5, torch.float32: 1e-3}.get(whole.dtype, 0.1)
-    gap = float((total - whole).abs().max() / whole.abs().max().clamp(min=1e-6))
-    if not gap <= tolerance:
-        raise ValueError(
-            f"{subject} does something to its states that decompositions do not follow (its parts miss {gap:.1%} of "
-            "their sum); use value_zeroing, lrp or a gradient method"
-        )
 
 
 def _linear(func: Any, args: Any, tensor: Tensor) -> bool:

@@ -1,0 +1,64 @@
+"""Parts as tensors, (source and rest, *state): making them, adding to the rest, comparing their sum with the state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+WORTH = 0.8  # the share of rows with a number in them up to which the others are left out
+
+
+def linear_map(parts: Tensor, weight: Tensor) -> Tensor:
+    """`parts` times a linear layer's weight, (..., in) to (..., out), without its rows of zeros where these are many.
+
+    In a causal model half of all rows are zero, with sliding windows more; where every token is still its own source,
+    all but one for each token are.
+    """
+    rows = parts.reshape(-1, parts.shape[-1])
+    used = ((rows.amax(-1) != 0) | (rows.amin(-1) != 0)).nonzero()[:, 0]
+    if len(used) > WORTH * len(rows):
+        return F.linear(parts, weight)
+    out = parts.new_zeros(len(rows), len(weight))
+    out.index_copy_(0, used, F.linear(rows.index_select(0, used), weight))
+    return out.view(*parts.shape[:-1], -1)
+
+
+def diagonal(state: Tensor) -> Tensor:
+    """Every token its own source: (token and rest, batch, token, width)."""
+    tokens = state.shape[1]
+    parts = state.new_zeros(tokens + 1, *state.shape)
+    parts[torch.arange(tokens), :, torch.arange(tokens)] = state.transpose(0, 1)
+    return parts
+
+
+def with_rest(parts: Tensor, more: Any) -> Tensor:
+    """Parts with `more` added to the rest."""
+    if more is None:
+        return parts
+    return torch.cat([parts[:-1], (parts[-1] + more)[None]])
+
+
+def add_rest(parts: Tensor, more: Any) -> Tensor:
+    """As `with_rest`, in place: for parts that nothing else refers to."""
+    if more is not None:
+        parts[-1] += more
+    return parts
+
+
+def fits(other: Tensor, into: Tensor) -> bool:
+    """Whether an operation with `other` can be done in place."""
+    return other.shape == into.shape and other.dtype == into.dtype
+
+
+def check_sum(total: Tensor, whole: Tensor, subject: str) -> None:
+    """Parts that do not add up to their state mean that an operation was not understood."""
+    tolerance = {torch.float64: 1e-5, torch.float32: 1e-3}.get(whole.dtype, 0.1)
+    gap = float((total - whole).abs().max() / whole.abs().max().clamp(min=1e-6))
+    if not gap <= tolerance:
+        raise ValueError(
+            f"{subject} does something to its states that decompositions do not follow (its parts miss {gap:.1%} of "
+            "their sum); use value_zeroing, lrp or a gradient method"
+        )

@@ -1,11 +1,13 @@
 """Cost against length and depth: methods beside the model's own fused forward and backward pass, in one run.
 
     python benchmarks/length.py [--shapes bert decoder windows] [--lengths 512 1024 2048 4096] [--plot docs/length.png]
+                                [--depths 6 12 30] [--kept cells.json]
 
 Models have random weights: `bert` is bert-base, `decoder` has 30 layers with grouped queries (hidden 576, 9 heads, 3
 key heads: a 135-million-parameter chat model), `windows` is the same with sliding windows of 512 tokens. One text.
 Methods and the plain pass take turns in one process; seconds are medians of processor time, memory is the highest
-resident size above that before the call. Ratios are to the plain pass.
+resident size above that before the call. Ratios are to the plain pass. Cells are written to the file `--kept` as they
+come, and those that are in it already are not measured again.
 """
 
 from __future__ import annotations
@@ -165,6 +167,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--plot", type=Path)
+    parser.add_argument("--kept", type=Path, help="a JSON file of cells")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -173,7 +176,17 @@ def main() -> None:
         print(json.dumps(costs(shape, length, depth, options.methods, options.rounds)))
         return
 
+    kept: dict[str, Costs] = json.loads(options.kept.read_text()) if options.kept and options.kept.exists() else {}
+
     def in_a_process(shape: str, length: int, depth: int | None = None) -> Costs:
+        cell = f"{shape}, {length} tokens" + (f", {depth} layers" if depth else "")
+        if cell not in kept:
+            kept[cell] = measured_in_a_process(shape, length, depth)
+            if options.kept:
+                options.kept.write_text(json.dumps(kept, indent=1))
+        return kept[cell]
+
+    def measured_in_a_process(shape: str, length: int, depth: int | None) -> Costs:
         command = [sys.executable, __file__, "--one", json.dumps([shape, length, depth]), "--methods", *options.methods]
         command += ["--rounds", str(options.rounds), "--threads", str(options.threads)]
         result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)

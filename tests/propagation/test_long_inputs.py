@@ -7,6 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import whence
 from families import family, fresh
@@ -114,3 +119,71 @@ def test_the_model_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_inputs, "LONG_BYTES", 0)
     whence.explain(s, made.inputs[:2], method="gae")
     assert not difference(before, fingerprint(made.model, full=True))
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes of tensors made in this scope that were alive together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                self._made[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        self._made = {key: found for key, found in self._made.items() if not found[0].expired()}
+        self.most = max(self.most, sum(size for _, size in self._made.values()))
+        return out
+
+
+RECOMPUTED = ["gae", "gae(start_layer=1)", "grad_sam", "attention_x_gradient", "attention_x_gradient(read='query')"]
+
+
+@pytest.mark.parametrize("method", RECOMPUTED)
+@pytest.mark.parametrize("name", [name for name in FUSED if name != "torch-sdpa"])
+def test_layers_run_again_give_equal_scores(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_inputs, "LONG_BYTES", 0)
+    s = wrapped(name)
+    inputs = list(family(name).inputs)
+    kept = whence.explain(s, inputs, method=method)
+    before = fingerprint(s.model, full=True)
+    s.recomputes = True
+    again = whence.explain(s, inputs, method=method)
+    assert difference(before, fingerprint(s.model, full=True)) == ""
+    assert all(np.array_equal(a.scores, b.scores) for a, b in zip(kept, again, strict=True))
+
+
+def test_without_modules_for_layers_none_are_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_inputs, "LONG_BYTES", 0)
+    s = wrapped("torch-sdpa")
+    s.recomputes = True
+    with pytest.raises(ValueError, match="no layers were found in .*; set recomputes to False"):
+        whence.explain(s, family("torch-sdpa").inputs[0], method="gae")
+
+
+def test_layers_run_again_take_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of twelve layers one is kept at a time, with the states between them."""
+    monkeypatch.setattr(fused_attention, "TILE_BYTES", 4000)
+    monkeypatch.setattr(long_inputs, "LONG_BYTES", 0)
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=96, num_hidden_layers=12, num_attention_heads=4
+    )
+    model = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
+    ids = np.arange(100) % 50
+    given = {
+        "tensors": {"input_ids": ids, "attention_mask": np.ones_like(ids)},
+        "features": {"text": list(map(str, ids))},
+    }
+    s = whence.wrap(model, encode=lambda raw: given, output=lambda outputs: outputs.logits[:, -1])
+    found = []
+    for s.recomputes in (False, True):
+        whence.explain(s, 0, "gae", 0)
+        with Peak() as peak:
+            scores = whence.explain(s, 0, "gae", 0).scores
+        found.append((scores, peak.most))
+    (scores, most), (again, less) = found
+    assert np.array_equal(scores, again) and less < 0.7 * most

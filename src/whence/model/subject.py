@@ -59,6 +59,7 @@ class Subject:
         self._collate = partial(_collate, model, self._tokenizer)
         self._discoveries: dict[tuple[str, ...], Discovery] = {}  # by kind of input
         self._layouts: dict[tuple[int, ...], encoding.Layout] = {}  # by shape of picture
+        self.recomputes = False  # long inputs: layers run again in the backward pass, which takes less memory
         self._ignore: tuple[Any, ...] = ()  # words that must not count, of a subject under an intervention
         self._edit: WeightsEdit | None = None  # of all attention, of such a subject
 

@@ -7,7 +7,8 @@ a forward pass that made no graph below its last attention.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from whence.model.rules import Rules, when_known
 from whence.model.subject import Subject
 from whence.model.targets import Aim
 from whence.propagation.fused_attention import Attended, Masks
+from whence.propagation.recomputing import layers_run_again
 
 # Of attention weights and their gradients; beyond that, attention is folded instead of kept, which saves memory.
 # Methods that run together and could share what is kept take a pass each then.
@@ -67,8 +69,9 @@ def fold_attention(subject: Subject, batch: Batch, aim: Aim, fold: Fold, start_l
         return None  # the targets may end in different layers, and the fold starts once for all examples
     stream = next(iter(batch.streams))
     if fold.gradient or aim.states:
-        rules = TiledAttention(fold, stream, start_layer)
-        subject.run(batch, aim, Request(frozenset({"gradient:word"}), rules=rules))
+        rules = TiledAttention(fold, stream, start_layer, keeps=not subject.recomputes)
+        with layers_run_again(subject, batch, rules) if subject.recomputes else contextlib.nullcontext():
+            subject.run(batch, aim, Request(frozenset({"gradient:word"}), rules=rules))
         return rules.result
     kept = QueriesAndKeys(layers)
     subject.run(batch, aim, Request(rules=kept))
@@ -119,12 +122,27 @@ class Fused(Rules):
 
 
 class TiledAttention(Fused):
-    """A pass on the fused path whose backward pass feeds a fold; `result` is the state of the fold."""
+    """A pass on the fused path whose backward pass feeds a fold; `result` is the state of the fold.
 
-    def __init__(self, fold: Fold, stream: str, start_layer: int = 0) -> None:
+    If it `keeps` no blocks, layers are run again in the backward pass, and blocks are those of the second run.
+    """
+
+    def __init__(self, fold: Fold, stream: str, start_layer: int = 0, *, keeps: bool = True) -> None:
         super().__init__()
         self.fold, self.stream, self.start_layer = fold, stream, start_layer
         self.result: Tensor | None = None
+        self._keeps, self._second_run = keeps, False
+        self._folded: dict[int, _Folded] = {}  # by the number of the block; those whose block is still to be known
+
+    @contextlib.contextmanager
+    def again(self, first: int) -> Iterator[None]:
+        """A scope in which a layer is run again whose first attention block is number `first`."""
+        self._second_run, self.calls = True, first
+        try:
+            with self:
+                yield
+        finally:
+            self._second_run = False
 
     def attended(self, block: Attended, layer: int) -> Tensor:
         if not block.value.requires_grad or layer < self.start_layer:
@@ -133,21 +151,40 @@ class TiledAttention(Fused):
         if onto_keys:
             block.value = block.value.view_as(block.value)  # its gradient is that of this block alone
         value, out = block.value, block.output()
-        _Folded(self, block, out, value if onto_keys else None)
+        if self._second_run:
+            self._folded.pop(layer).take(block, out)
+            return out
+        folded = _Folded(self, out, value if onto_keys else None)
+        if self._keeps:
+            folded.take(block, out)
+        else:
+            self._folded[layer] = folded
         return out
 
 
 class _Folded:
     """What is done once the gradient of a block's output, or of its values, is known."""
 
-    def __init__(self, rules: TiledAttention, block: Attended, out: Tensor, value: Tensor | None) -> None:
-        block.detach()
-        self._rules, self._block = rules, block
-        self._out = out.detach() if rules.fold.sums is not None else None
+    def __init__(self, rules: TiledAttention, out: Tensor, value: Tensor | None) -> None:
+        self._rules = rules
+        self._known: Attended | None = None  # the block, once it was taken
+        self._out: Tensor | None = None
         self._by_value = False  # the sums onto keys follow with the gradient of the values
         when_known(out, self._output_known)
         if value is not None:
             when_known(value, self._value_known)
+
+    def take(self, block: Attended, out: Tensor) -> None:
+        """The block, as it was run."""
+        block.detach()
+        self._known = block
+        self._out = out.detach() if self._rules.fold.sums is not None else None
+
+    @property
+    def _block(self) -> Attended:
+        if self._known is None:
+            raise ValueError("an attention block was not run again before its gradient was known; recompute nothing")
+        return self._known
 
     def _output_known(self, d_out: Tensor) -> None:
         rules, block, fold = self._rules, self._block, self._rules.fold
@@ -181,7 +218,7 @@ class _Folded:
         assert self._rules.result is not None
         everything = slice(0, added.shape[-1])
         self._rules.result = self._rules.fold.merge(self._rules.result, added, everything)
-        del self._block, self._out  # the graph still holds this object, and must not hold these tensors
+        self._known = self._out = None  # the graph still holds this object, and must not hold these tensors
 
 
 class QueriesAndKeys(Fused):

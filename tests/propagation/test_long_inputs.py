@@ -161,7 +161,7 @@ def test_without_modules_for_layers_none_are_run_again(monkeypatch: pytest.Monke
     monkeypatch.setattr(long_inputs, "LONG_BYTES", 0)
     s = wrapped("torch-sdpa")
     s.recomputes = True
-    with pytest.raises(ValueError, match="no layers were found in .*; set recomputes to False"):
+    with pytest.raises(ValueError, match=r"no layers were found in .*; set recomputes to False"):
         whence.explain(s, family("torch-sdpa").inputs[0], method="gae")
 
 

@@ -8,12 +8,16 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import date
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.nn import functional
 
 import whence
@@ -138,6 +142,29 @@ def test_a_function_that_calls_itself_has_a_digest() -> None:
     assert len(digest_of(counted)) == 64
 
 
+# ---- which data ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", [str, Path, lambda file: {"image": str(file)}, lambda file: Image.open(file)])
+def test_a_picture_that_changed_is_other_data_however_it_was_named(named: Any, tmp_path: Path) -> None:
+    file = tmp_path / "picture.png"
+    Image.fromarray(np.zeros((28, 28), np.uint8)).save(file)
+    plan = whence.Plan("digits", [named(file)], ["random"], folder=tmp_path / "run")
+    whence.run(plan)
+    Image.fromarray(np.full((28, 28), 200, np.uint8)).save(file)
+    with pytest.raises(ValueError, match="other data"):
+        whence.run(replace(plan, data=[named(file)]))
+
+
+def test_a_digest_tells_types_palettes_and_dates_apart() -> None:
+    one = Image.new("P", (2, 2))
+    other = one.copy()
+    other.putpalette([9] * 768)
+    pixels = np.zeros((2, 2), np.float32)
+    apart = [one, other, pixels, pixels.astype(np.int32), date(2020, 1, 1), date(2020, 1, 2), Decimal("1"), None]
+    assert len({digest_of(value) for value in apart}) == len(apart) and digest_of(one) == digest_of(one.copy())
+
+
 # ---- damaged folders -------------------------------------------------------------------------------------------------
 
 
@@ -169,6 +196,12 @@ def test_the_results_of_another_plan_are_not_put_aside_where_the_manifest_is_gon
     with pytest.raises(ValueError, match="holds results of another plan"):
         whence.run(planned(planted, texts, copied, seed=1))
     assert sorted(copied.rglob("*")) == before
+    assert len(whence.run(planned(planted, texts, copied))) == 24
+
+
+def test_a_run_without_its_lock_file_is_still_a_run(copied: Path, planted: Any, texts: list[str]) -> None:
+    """Programs that copy folders may leave out an empty file."""
+    (copied / "lock").unlink()
     assert len(whence.run(planned(planted, texts, copied))) == 24
 
 

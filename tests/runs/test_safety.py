@@ -27,6 +27,7 @@ from whence.core.locking import is_locked, locked
 from whence.model.identity import model_hashes
 from whence.model.weights import duplicate
 from whence.runs import chunks, driving, reading, work
+from whence.runs.engines import here
 from whence.runs.folder import RunFolder
 from whence.runs.shards import Damaged, Facts
 
@@ -246,6 +247,20 @@ def test_ctrl_c_inside_torch_stops_the_run_and_fails_no_row(
     with pytest.raises(KeyboardInterrupt):
         whence.run(planned(planted, texts, tmp_path / "run"))
     assert not RunFolder(tmp_path / "run").files()
+
+
+def test_what_a_worker_stages_while_it_is_ended_is_removed(
+    planted: Any, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging, real = RunFolder(tmp_path / "run").staging, here.HereEngine.close
+
+    def late(engine: here.HereEngine) -> None:
+        (staging / "late").mkdir()
+        real(engine)
+
+    monkeypatch.setattr(here.HereEngine, "close", late)
+    whence.run(planned(planted, texts[:2], tmp_path / "run"))
+    assert not list(staging.iterdir())
 
 
 def test_a_strict_run_does_not_pass_over_failures_of_earlier_runs(planted: Any, tmp_path: Path) -> None:

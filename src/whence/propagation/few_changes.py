@@ -20,6 +20,7 @@ from whence.model.tap import Align, AttentionRecord
 from whence.propagation.operations import ADD, MULTIPLY, NORM
 
 _SAME = {F.dropout, torch.dropout, Tensor.contiguous, Tensor.to, Tensor.float, Tensor.type_as, Tensor.clone}
+_SUMS_AND_PRODUCTS = (ADD | MULTIPLY) - {Tensor.add_, Tensor.__iadd__}  # in place, an operand is no longer what it was
 WORTH = 0.8  # the share of changed rows up to which the others are taken from the run without a change
 
 
@@ -142,7 +143,7 @@ class FewChanges(Rules):
             return self._normed(func, args, kwargs, form)
         if func in _SAME:
             return form if kwargs.get("dtype", x.dtype) is x.dtype and self._stays(func, args, x) else None
-        if func not in ADD | MULTIPLY or kwargs or len(known) > 1:
+        if func not in _SUMS_AND_PRODUCTS or kwargs or len(known) > 1:
             return None
         other = args[1] if args[0] is x else args[0]
         if not isinstance(other, Tensor) or other.dtype != x.dtype:

@@ -19,11 +19,11 @@ from torch import Tensor
 from whence.model.batching import Batch
 from whence.model.discovery import summary
 from whence.model.passes import Request
+from whence.model.recomputing import layers_run_again
 from whence.model.rules import Rules, when_known
 from whence.model.subject import Subject
 from whence.model.targets import Aim
 from whence.propagation.fused_attention import Attended, Masks
-from whence.propagation.recomputing import layers_run_again
 
 # Of attention weights and their gradients; beyond that, attention is folded instead of kept, which saves memory.
 # Methods that run together and could share what is kept take a pass each then.

@@ -14,6 +14,7 @@ import whence
 from families import fresh
 from shortcuts import classifier, sentences
 from whence.core.guidances import Measure
+from whence.guidance import guiding
 from whence.guidance.lessons import feature_marks, lessons_of
 from whence.guidance.measuring import calibration_error, divergence
 from whence.guidance.objective import Objective
@@ -200,12 +201,17 @@ ROWS = sentences(8, 1, True)
         ([*ROWS, {"text": "the dog", "label": "cheerful"}], ["entropy"], "example 8: .*cheerful"),
         (ROWS, ["rationale", "rationale(away=True)"], "contradict each other"),
         (ROWS[:1], ["rationale"], "1 example cannot be split"),
+        (ROWS, ["rationale(layers=[99])"], "layer 99 is out of range"),
     ],
 )
-def test_what_cannot_be_trained_on_is_refused_in_a_sentence(rows: list[Any], losses: list[str], said: str) -> None:
+def test_what_cannot_be_trained_on_is_refused_before_training(
+    rows: list[Any], losses: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainings: list[Any] = []
+    monkeypatch.setattr(guiding, "trained", lambda *given, **options: trainings.append(given) or trained(*given))
     with pytest.raises(ValueError, match=said) as raised:
         whence.guide(classifier(), rows, losses, held_out=0.5)
-    assert "\n" not in str(raised.value)
+    assert "\n" not in str(raised.value) and not trainings
 
 
 def test_models_that_cannot_be_guided_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -198,9 +199,48 @@ def test_losses_of_different_layers_do_not_contradict() -> None:
 
 
 def test_layers_and_heads_out_of_range(encoder: Bench) -> None:
-    for spec, said in (("rationale(layers=[99])", "layer 99 is out of range"), ("rationale(heads=[99])", "head 99 is")):
+    for spec, said in (
+        ("rationale(layers=[99])", "layer 99 is out of range"),
+        ("rationale(heads=[99])", "head 99 is"),
+        ("entropy(heads=[-99])", "head -99 is"),
+    ):
         with pytest.raises(ValueError, match=said):
             encoder.value(spec)
+
+
+def test_one_head_cannot_disagree(encoder: Bench) -> None:
+    with kept_in(torch.float64):
+        seen = training_pass(encoder.subject, encoder.batch, NEEDS)
+    alone = [replace(record, parts=[part[:, :1] for part in record.parts]) for record in seen.attention]
+    assert losses.disagreement(seen).item() < 1
+    seen.attention = alone
+    with pytest.raises(ValueError, match="this model has one head per layer"):
+        losses.disagreement(seen)
+
+
+def test_rows_that_the_output_does_not_read_have_no_entropy(encoder: Bench) -> None:
+    with kept_in(torch.float64):
+        seen = training_pass(encoder.subject, encoder.batch, NEEDS)
+    seen.deciding = {}
+    with pytest.raises(ValueError, match="the output reads no token of the attention"):
+        losses.entropy(seen, rows="deciding")
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({"labels": torch.zeros(1, dtype=torch.long)}, r"labels has the shape \(1,\), and the batch has 2 inputs"),
+        ({"labels": torch.tensor([0, 7])}, "a label is the number of a class, from 0 to 2, not 7"),
+        ({"marks": torch.ones(2, 3)}, r"marks has the shape \(2, 3\)"),
+        ({"marked": torch.ones(3)}, r"marked has the shape \(3,\)"),
+        ({"base": torch.zeros(1, 3)}, r"base has the shape \(1, 3\), and the batch"),
+        ({"base": torch.zeros(2, 7)}, r"base has the shape \(2, 7\), and the logits have \(2, 3\)"),
+    ],
+)
+def test_what_losses_compare_with_is_of_the_same_batch(encoder: Bench, known: dict[str, Tensor], said: str) -> None:
+    """One label for two inputs would be broadcast to a number that looks right."""
+    with kept_in(torch.float64), pytest.raises(ValueError, match=said):
+        training_pass(encoder.subject, encoder.batch, NEEDS, **known)
 
 
 def test_every_loss_has_a_paper_and_a_weight() -> None:

@@ -17,12 +17,13 @@ from whence.core.wording import counted, shown
 from whence.guidance.lessons import Lesson, lessons_of, split
 from whence.guidance.measuring import ABOUT, Measured, between_seeds, measured, metric_names, registry_spec
 from whence.guidance.objective import Objective
-from whence.guidance.training import TASK, History, Schedule, quiet, steps_of, trained
+from whence.guidance.training import TASK, History, Schedule, quiet, step_losses, steps_of, trained
 from whence.measure.datasets import assumptions
 from whence.measure.local_engine import progress_bar
 from whence.model.discovery import no_attention
 from whence.model.subject import Subject
 from whence.model.training_pass import module_of, saved
+from whence.model.weights import duplicate
 
 TRAINABLE = ("text-classification", "image-classification", "module")
 SET_ASIDE = 0.1  # of the training examples, for stopping early
@@ -62,6 +63,7 @@ def guided(subject: Subject, data: Any, losses: Sequence[str], held_out: Any, se
         judged = lessons_of(subject, held_out, None, settings.truncate)
     _check_marks(objective, lessons)
     _check_attention(subject, lessons[0])
+    step_losses(duplicate(subject), subject, lessons[:1], objective)  # what no step can do is said before training
     arms = _arms(subject, lessons, judged, objective, settings)
     return _report(subject, objective, lessons, judged, arms, settings, assumptions(data))
 

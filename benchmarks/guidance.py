@@ -81,7 +81,7 @@ class Plan:
 
 PLANS = {
     "tweets": Plan(tuple(ARMS), 4000, 4000, 2, (0, 1, 2, 3, 4), 100),
-    "trees": Plan((PLAIN, "rationale", "sharper"), 4000, 1800, 2, (0, 1, 2, 3, 4), 100),
+    "trees": Plan((PLAIN, "rationale", "attribution_prior"), 1600, 800, 1, (0, 1, 2), 100),
 }
 
 

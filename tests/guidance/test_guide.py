@@ -47,6 +47,7 @@ def test_a_rationale_keeps_the_model_from_a_shortcut_and_its_attention_on_the_cu
     assert accuracy(plain, with_shortcut) == accuracy(guided, with_shortcut) == 1.0
     assert accuracy(plain, test) < 0.75
     assert accuracy(guided, test) > 0.95
+    assert accuracy(plain.with_attention(ignore=["zig", "zag"]), test) > 0.95  # the cue was learnt, too
     assert plausibility(plain, test[:30]) < 0.75
     assert plausibility(guided, test[:30]) > 0.95
     assert history.steps == 64 and history.losses["rationale"][-1] < 0.1 * history.losses["rationale"][0]
@@ -93,6 +94,15 @@ def test_a_report_over_seeds(tmp_path: Path) -> None:
     found.save(file)
     assert whence.load_result(file) == found
     assert found.provenance["asked"]["losses"] == ["rationale(weight=0.5)", "stay_close(weight=0.1)"]
+
+
+def test_held_out_examples_that_were_trained_on_are_told() -> None:
+    rows = sentences(8, 1, True)
+    options: dict[str, Any] = {"seeds": [0], "methods": ["attention"], "epochs": 1, "control": False}
+    found = whence.guide(classifier(), rows, ["rationale"], held_out=[*rows[:2], *sentences(4, 2, True)], **options)
+    assert "2 of 6 held-out examples were trained on, too." in found.notes
+    apart = whence.guide(classifier(), rows, ["rationale"], held_out=sentences(4, 2, True), **options)
+    assert not any("trained on, too" in note for note in apart.notes)
 
 
 def test_training_is_repeatable_and_weight_0_is_plain(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -151,6 +151,77 @@ def test_formulas_by_hand(encoder: Bench) -> None:
         likeness.append(sum(sum(one) / len(one) for one in alike) / len(alike))
     assert losses.entropy(seen).item() == pytest.approx(sum(entropies) / len(entropies))
     assert losses.disagreement(seen).item() == pytest.approx(sum(likeness) / len(likeness))
+
+
+def test_more_formulas_by_hand(encoder: Bench) -> None:
+    """The distances of `rationale`, products of rows and cosines of values, and distances of outputs, by loops."""
+    with kept_in(torch.float64):
+        seen = training_pass(encoder.subject, encoder.batch, NEEDS, **encoder.known)
+    last = seen.attention[-1].weights.mean(1)[:, 0]
+    expected: dict[str, list[float]] = {"cross_entropy": [], "mass": [], "away": [], "kl": [], "tvd": []}
+    for row in range(len(seen.batch)):
+        words = [i for i in range(last.shape[1]) if not bool(seen.batch.special[row, i])]
+        marked = [i for i in words if bool(encoder.known["marks"][row, i])]
+        share = {i: last[row, i].item() / sum(last[row, j].item() for j in words) for i in words}
+        expected["cross_entropy"].append(-sum(math.log(share[i]) / len(marked) for i in marked))
+        expected["mass"].append(-math.log(sum(share[i] for i in marked)))
+        expected["away"].append(-math.log(sum(share[i] for i in words if i not in marked)))
+        before, now = (one[row].softmax(-1).tolist() for one in (encoder.known["base"], seen.logits))
+        expected["kl"].append(sum(p * math.log(p / q) for p, q in zip(before, now, strict=True)))
+        expected["tvd"].append(sum(abs(p - q) for p, q in zip(before, now, strict=True)) / 2)
+    found = {
+        "cross_entropy": losses.rationale(seen, distance="cross_entropy"),
+        "mass": losses.rationale(seen, distance="mass"),
+        "away": losses.rationale(seen, away=True),
+        "kl": losses.stay_close(seen),
+        "tvd": losses.stay_close(seen, distance="tvd"),
+    }
+    for name, values in expected.items():
+        assert found[name].item() == pytest.approx(sum(values) / len(values)), name
+    assert losses.disagreement(seen, of="positions").item() == pytest.approx(_likeness(seen, "positions"))
+    assert losses.disagreement(seen, of="subspaces").item() == pytest.approx(_likeness(seen, "subspaces"))
+
+
+def _likeness(seen: TrainingPass, of: str) -> float:
+    """1/H^2 sum_ij of A_i . A_j at every query, or of cos(V_i, V_j) at every token: Li et al. 2018."""
+    by_example = []
+    for row in range(len(seen.batch)):
+        values = []
+        for record in seen.attention:
+            for token in range(int(seen.batch.mask[row].sum())):
+                heads = record.weights[row, :, token] if of == "positions" else record.values[row, :, token]
+                sizes = [1.0 if of == "positions" else head.norm().item() for head in heads]
+                pairs = [
+                    (heads[i] @ heads[j]).item() / (sizes[i] * sizes[j])
+                    for i in range(len(heads))
+                    for j in range(len(heads))
+                ]
+                values.append(sum(pairs) / len(heads) ** 2)
+        by_example.append(sum(values) / len(values))
+    return sum(by_example) / len(by_example)
+
+
+@pytest.mark.parametrize("of", ["all", "label"])
+def test_right_reasons_is_the_formula_of_its_paper(encoder: Bench, of: Literal["all", "label"]) -> None:
+    """sum_d (A_d d/dx_d sum_k log p_k)^2, Ross et al. 2017, with x the state that enters the blocks."""
+    model, states = encoder.subject.model, []
+    hook = model.bert.embeddings.register_forward_hook(lambda *call: states.append(call[-1]))
+    try:
+        with kept_in(torch.float64):
+            seen = training_pass(encoder.subject, encoder.batch, NEEDS, **encoder.known)
+            states.clear()
+            chances = model(**encoder.batch.tensors).logits.log_softmax(-1)
+    finally:
+        hook.remove()
+    total = []
+    for row in range(len(seen.batch)):
+        value = chances[row].sum() if of == "all" else chances[row, int(encoder.known["labels"][row])]
+        gradient = torch.autograd.grad(value, states[0], retain_graph=True)[0][row]
+        wrong = [
+            i for i in range(len(gradient)) if not seen.batch.special[row, i] and not encoder.known["marks"][row, i]
+        ]
+        total.append(sum(float(number) ** 2 for i in wrong for number in gradient[i]))
+    assert losses.right_reasons(seen, of=of).item() == pytest.approx(sum(total) / len(total))
 
 
 def test_an_example_without_a_rationale_counts_for_nothing(encoder: Bench) -> None:

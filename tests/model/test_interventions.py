@@ -381,6 +381,17 @@ def test_edited_attention_holds_in_every_pass_and_is_part_of_what_is_scored() ->
             subject.with_attention(wrong)
 
 
+def test_words_are_not_looked_for_in_pictures() -> None:
+    item = example("vit")
+    for entry, said in (
+        ("sky", "not in the input, which has no text; name features, such as 'patch"),
+        ((0, 5), "no text"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            ignoring([item], [entry])
+    assert ignoring([item], [item.features[-1]])[0].ignored == (len(item.features) - 1,)
+
+
 def test_ignore_is_reserved_for_explain() -> None:
     def clashing(subject: Any, batch: Any, target: Any, *, ignore: str = "") -> Any:
         """A method that would take the option."""

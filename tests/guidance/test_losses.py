@@ -34,9 +34,9 @@ SPECS = (
     "stay_close",
     "stay_close(distance='tvd')",
 )
-# Every kind of model where the loss makes sense: an encoder, a picture model, a decoder, and a plain module.
+# Kinds of models: pictures, decoders, with grouped queries too, encoder-decoder, pictures with text, a plain module.
 ELSEWHERE = ("rationale(read='received')", "entropy", "disagreement", "right_reasons", "attribution_prior")
-KINDS = ("vit", "gpt2-classifier", "torch-multihead")
+KINDS = ("vit", "gpt2-classifier", "llama-classifier", "bart", "clip", "torch-multihead")
 
 
 class Bench:
@@ -47,6 +47,7 @@ class Bench:
         made.model.double()
         self.subject = whence.wrap(made.model, made.processor, **made.kwargs)
         items = [self.subject.encode(raw) for raw in made.inputs[:2]]
+        items = [rows[-1][0] if (rows := self.subject.rows(item)) else item for item in items]  # before the last token
         _, self.batch = next(self.subject.batches(items))
         random = torch.Generator().manual_seed(0)
         words = ~self.batch.special
@@ -55,7 +56,7 @@ class Bench:
         self.known: dict[str, Any] = {
             "labels": torch.zeros(len(self.batch), dtype=torch.long),
             "marks": marks,
-            "base": torch.randn(len(self.batch), 3, generator=random, dtype=torch.float64),
+            "base": torch.randn(self.subject.logits(self.batch).shape, generator=random, dtype=torch.float64),
         }
         self.parameters = [p for p in made.model.parameters() if p.requires_grad]
         self.directions = [torch.randn(p.shape, generator=random, dtype=p.dtype) for p in self.parameters]

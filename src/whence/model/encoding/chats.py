@@ -159,7 +159,7 @@ def _searched(text: str, messages: Sequence[Mapping[str, str]], parts: list[str]
 def _answer_written(template: Any, messages: Sequence[Mapping[str, str]], text: str) -> tuple[str, str]:
     """What the template writes between the text of a prompt and the answer, and the answer as it writes it.
 
-    It may leave out the spaces around an answer; of a template that writes by what messages say, the answer is as given.
+    It may leave out the spaces around an answer. Where a template writes by what messages say, the answer is as given.
     """
     content, mark = messages[-1]["content"], "\ue000\ue001"
     try:

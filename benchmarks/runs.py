@@ -63,16 +63,22 @@ def throughput(data: Path, folder: Path, known: Known) -> Known:
     subject, texts = whence.load("sst2"), sentences(data)
     whence.explain(subject, texts[0], method="gae")  # the model is known from here on
     found: Known = {}
-    for method, count, rounds in (("gae", SENTENCES, 2), ("lrp", 100, 1), ("leave_one_out", 20, 1)):
+    for method, count, rounds, size in (
+        ("gae", SENTENCES, 2, 64),
+        ("gae", SENTENCES, 2, 500),
+        ("rollout", SENTENCES, 1, 500),
+        ("leave_one_out", 20, 1, 64),
+    ):
         ratios, rates, differences = [], [], []
         for number in range(rounds):
-            plan = whence.Plan(subject, texts[:count], [method], folder=folder / f"throughput-{method}-{number}")
+            out = folder / f"throughput-{method}-{size}-{number}"
+            plan = whence.Plan(subject, texts[:count], [method], chunk=size, folder=out)
             _, ours, run = timed(lambda plan=plan: whence.run(plan, threads=1))
             _, loop, alone = timed(lambda m=method, c=count: [whence.explain(subject, t, method=m) for t in texts[:c]])
             ratios.append(loop / ours)
             rates.append(count / ours)
             differences += [float(np.abs(a.scores - b.scores).max()) for a, b in zip(run, alone, strict=True)]
-        found[method] = {
+        found[f"{method}, chunks of {size}"] = {
             "loop / run": middle(ratios),
             "all rounds": ratios,
             "sentences a second": middle(rates),

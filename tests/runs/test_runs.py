@@ -194,6 +194,21 @@ def test_chunks_depend_on_rows_alone_and_long_texts_have_smaller_ones(texts: lis
     assert layout.digest == chunks.laid_out(_rows(texts), 3).digest != chunks.laid_out(_rows(texts[::-1]), 6).digest
 
 
+def test_rows_that_change_between_the_two_passes_are_refused(texts: list[str]) -> None:
+    """The first pass says which data the run is of; what the second one reads must be the same."""
+    layout = chunks.laid_out(_rows(texts), 6)
+    for changed in ([*texts[:7], texts[7] + "!", *texts[8:]], texts[:9]):
+        parts = chunks.cut(_rows(changed), layout, {0, 1})
+        assert next(parts)[0].number == 0
+        with pytest.raises(ValueError, match="the data changed while it was read"):
+            next(parts)
+
+
+def test_data_that_can_be_read_only_once_is_refused(planted: Any, texts: list[str], tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="is read twice, and a generator only once"):
+        planned(planted, (text for text in texts), tmp_path / "run")
+
+
 def _rows(texts: list[Any]) -> list[Any]:
     return list(stream(texts))
 
@@ -228,6 +243,9 @@ def test_an_overlong_text_and_an_unreadable_line_do_not_stop_a_run(tmp_path: Pat
     run = whence.run(whence.Plan("planted", data, ["random", "gae"], folder=tmp_path / "run"))
     assert [row["error"] is None for row in run.rows()] == [True, True, False, False, False, False]
     assert run.summary().failed == 2
+    again = whence.run(whence.Plan("planted", [long, f"{long} day", None], ["random"], folder=tmp_path / "again"))
+    reasons = again.summary().failures
+    assert sorted(reasons.values()) == [1, 2] and any("and alike, with other numbers" in one for one in reasons)
     cut = whence.run(whence.Plan("planted", data, ["random"], truncate=True, folder=tmp_path / "cut"))
     assert cut.summary().failed == 1
 
@@ -297,8 +315,9 @@ def test_another_plan_model_or_data_is_refused_and_says_which(copied: Path, plan
         next(p for p in changed.model.parameters() if p.ndim == 2)[-1, 1] += 1e-3
     plan = planned(planted, texts, copied)
     wrong = {
-        "other methods": replace(plan, methods=("gae",)),
-        "other seed": replace(plan, seed=1),
+        "a run with methods gae, leave_one_out; give that again": replace(plan, methods=("gae",)),
+        "a run with seed 0": replace(plan, seed=1),
+        "metrics none": replace(plan, metrics=("auac",)),
         "other data": replace(plan, data=[*texts[:-1], texts[-1] + "!"]),
         "its weights differ": replace(plan, model=changed),
     }
@@ -403,7 +422,7 @@ def test_without_inputs_no_word_of_a_text_is_written(planted: Any, tmp_path: Pat
 
 def test_verifying_says_the_same_or_what_differs(copied: Path, planted: Any, texts: list[str]) -> None:
     plan = planned(planted, texts, copied)
-    same = whence.verify(copied, plan=plan, subject=planted, chunks=2)
+    same = whence.verify(copied, plan=plan, chunks=2)
     assert same.verdict == "the same to the bit" and same.rows == 16 and not same.reasons
     changed = duplicate(planted)
     with torch.no_grad():
@@ -413,6 +432,8 @@ def test_verifying_says_the_same_or_what_differs(copied: Path, planted: Any, tex
     assert other.verdict == "different" and "the model's weights are others" in other.reasons
     moved = whence.verify(copied, plan=replace(plan, data=texts[::-1]), subject=planted)
     assert moved.verdict == "different" and "the data is another" in moved.reasons
+    with pytest.raises(ValueError, match="made with another plan than the one given: seed 0"):
+        whence.verify(copied, plan=replace(plan, seed=1))
     with pytest.raises(ValueError, match="was in memory"):
         whence.verify(copied)
 

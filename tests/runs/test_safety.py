@@ -8,12 +8,16 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import date
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.nn import functional
 
 import whence
@@ -23,6 +27,7 @@ from whence.core.locking import is_locked, locked
 from whence.model.identity import model_hashes
 from whence.model.weights import duplicate
 from whence.runs import chunks, driving, reading, work
+from whence.runs.engines import here
 from whence.runs.folder import RunFolder
 from whence.runs.shards import Damaged, Facts
 
@@ -138,6 +143,29 @@ def test_a_function_that_calls_itself_has_a_digest() -> None:
     assert len(digest_of(counted)) == 64
 
 
+# ---- which data ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", [str, Path, lambda file: {"image": str(file)}, lambda file: Image.open(file)])
+def test_a_picture_that_changed_is_other_data_however_it_was_named(named: Any, tmp_path: Path) -> None:
+    file = tmp_path / "picture.png"
+    Image.fromarray(np.zeros((28, 28), np.uint8)).save(file)
+    plan = whence.Plan("digits", [named(file)], ["random"], folder=tmp_path / "run")
+    whence.run(plan)
+    Image.fromarray(np.full((28, 28), 200, np.uint8)).save(file)
+    with pytest.raises(ValueError, match="other data"):
+        whence.run(replace(plan, data=[named(file)]))
+
+
+def test_a_digest_tells_types_palettes_and_dates_apart() -> None:
+    one = Image.new("P", (2, 2))
+    other = one.copy()
+    other.putpalette([9] * 768)
+    pixels = np.zeros((2, 2), np.float32)
+    apart = [one, other, pixels, pixels.astype(np.int32), date(2020, 1, 1), date(2020, 1, 2), Decimal("1"), None]
+    assert len({digest_of(value) for value in apart}) == len(apart) and digest_of(one) == digest_of(one.copy())
+
+
 # ---- damaged folders -------------------------------------------------------------------------------------------------
 
 
@@ -169,6 +197,12 @@ def test_the_results_of_another_plan_are_not_put_aside_where_the_manifest_is_gon
     with pytest.raises(ValueError, match="holds results of another plan"):
         whence.run(planned(planted, texts, copied, seed=1))
     assert sorted(copied.rglob("*")) == before
+    assert len(whence.run(planned(planted, texts, copied))) == 24
+
+
+def test_a_run_without_its_lock_file_is_still_a_run(copied: Path, planted: Any, texts: list[str]) -> None:
+    """Programs that copy folders may leave out an empty file."""
+    (copied / "lock").unlink()
     assert len(whence.run(planned(planted, texts, copied))) == 24
 
 
@@ -213,6 +247,20 @@ def test_ctrl_c_inside_torch_stops_the_run_and_fails_no_row(
     with pytest.raises(KeyboardInterrupt):
         whence.run(planned(planted, texts, tmp_path / "run"))
     assert not RunFolder(tmp_path / "run").files()
+
+
+def test_what_a_worker_stages_while_it_is_ended_is_removed(
+    planted: Any, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging, real = RunFolder(tmp_path / "run").staging, here.HereEngine.close
+
+    def late(engine: here.HereEngine) -> None:
+        (staging / "late").mkdir()
+        real(engine)
+
+    monkeypatch.setattr(here.HereEngine, "close", late)
+    whence.run(planned(planted, texts[:2], tmp_path / "run"))
+    assert not list(staging.iterdir())
 
 
 def test_a_strict_run_does_not_pass_over_failures_of_earlier_runs(planted: Any, tmp_path: Path) -> None:

@@ -50,14 +50,14 @@ def test_a_time_is_told_by_its_two_largest_units(seconds: float, said: str) -> N
 
 
 def test_a_run_says_first_how_far_it_is() -> None:
-    said = "1,200 of 2,000 examples explained by 2 methods in 3 min 20 s; 4 failed."
+    said = "1,200 of 2,000 examples done by 2 methods in 3 min 20 s; 4 failed."
     assert runs.reading(run_example(state="stopped")) == f"{said} The run was stopped before its end."
     assert lead(run_example()) == f"{said} The run goes on; about 2 min 14 s left."
     whole = {"state": "finished", "done": 2000, "failed": 0, "seconds": 334.0}
-    assert lead(run_example(**whole)) == "2,000 of 2,000 examples explained by 2 methods in 5 min 34 s; none failed."
-    assert lead(empty_run()) == "None of 2,000 examples is explained yet by 2 methods. The run goes on."
+    assert lead(run_example(**whole)) == "2,000 of 2,000 examples done by 2 methods in 5 min 34 s; none failed."
+    assert lead(empty_run()) == "None of 2,000 examples is done yet by 2 methods. The run goes on."
     one = run_example(methods=("lrp",), method_seconds=(1.0,), examples=1, done=1, failed=0, state="finished")
-    assert lead(one).startswith("1 of 1 example explained by 1 method in")
+    assert lead(one).startswith("1 of 1 example done by 1 method in")
 
 
 def test_the_time_of_methods_is_shared_out_over_methods_and_examples() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from types import CodeType
@@ -12,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from whence.core.files import PICTURES
 from whence.core.storage import Storable
 
 SEAL = "checksum"  # the key of a sealed record under which its checksum stands
+_PLAIN = (str, int, float, bool, type(None), date, time, timedelta, Decimal)  # what tables hold, told apart by repr
 
 
 def checksum(value: Any) -> str:
@@ -48,8 +53,8 @@ def digest_of(value: Any) -> str:
         value = [[str(key), digest_of(one)] for key, one in value.items()]
     elif isinstance(value, (list, tuple)):
         value = [digest_of(one) for one in value]
-    elif isinstance(value, Path) and value.is_file():
-        value = ["file", file_checksum(value)]
+    elif isinstance(value, (str, Path)) and _is_file(value):
+        value = ["file", file_checksum(Path(value))]
     elif isinstance(value, partial):
         value = ["partial", digest_of([value.func, value.args, value.keywords])]
     elif isinstance(value, Storable):
@@ -62,10 +67,23 @@ def digest_of(value: Any) -> str:
             code_of(value.__code__),
             digest_of([held, value.__defaults__, value.__kwdefaults__]),
         ]
-    elif not isinstance(value, (str, int, float, bool, Path, type(None))):
-        pixels = np.asarray(value.detach().cpu().float() if hasattr(value, "detach") else value)
-        value = [type(value).__name__, pixels.shape, "" if pixels.dtype == object else pixels.tobytes().hex()]
+    elif not isinstance(value, (*_PLAIN, Path)):
+        value = [type(value).__name__, *_numbers(value)]
     return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _is_file(value: str | Path) -> bool:
+    """Whether a path, or a text that ends like the name of a picture, names a file that is there."""
+    named = isinstance(value, Path) or value[-5:].lower().endswith(PICTURES)
+    return named and os.path.isfile(value)
+
+
+def _numbers(value: Any) -> list[Any]:
+    """The content of an array, tensor or PIL picture: its type, shape and bytes, of a picture also its palette."""
+    pixels = np.asarray(value.detach().cpu().float() if hasattr(value, "detach") else value)
+    dtype = str(getattr(value, "dtype", getattr(value, "mode", pixels.dtype)))
+    palette = value.getpalette() if hasattr(value, "getpalette") else None
+    return [dtype, pixels.shape, palette, "" if pixels.dtype == object else pixels.tobytes().hex()]
 
 
 def code_of(code: CodeType) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import glob
-import hashlib
 import json
 import math
 import os
@@ -92,29 +91,6 @@ def names_data(given: str | Path) -> bool:
     if kind in PICTURES:
         return not os.path.isfile(name) and exists(name)
     return kind in TABLES or os.path.exists(name)
-
-
-def content_digest(raw: Any) -> str:
-    """The SHA-256 of what an input holds: texts, numbers, arrays, pictures, the bytes of a picture's file."""
-    from whence.measure.plans import digest_of
-
-    return digest_of(_content(raw))
-
-
-def _content(raw: Any) -> Any:
-    """An input with all that tells it from others: types of numbers and pictures do, the order of parts does not."""
-    if isinstance(raw, Mapping):
-        return {key: _content(raw[key]) for key in sorted(raw, key=str)}
-    if isinstance(raw, (list, tuple)):
-        return [type(raw).__name__, *map(_content, raw)]
-    if isinstance(raw, Path):
-        if not raw.is_file():
-            return ["missing", str(raw)]
-        with raw.open("rb") as file:
-            return ["file", hashlib.file_digest(file, "sha256").hexdigest()]
-    if hasattr(raw, "getpalette"):  # a PIL image, of whatever file format
-        return ["picture", raw.mode, raw.size, raw.getpalette(), hashlib.sha256(raw.tobytes()).hexdigest()]
-    return [str(raw.dtype), raw] if hasattr(raw, "dtype") else raw
 
 
 def as_target(subject: Subject, label: Any) -> Any:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from whence.core.checksums import digest_of
+from whence.core.checksums import checksum, digest_of
 from whence.measure.datasets import Row
 
 MAX_COST = 16_384  # of a chunk, in tokens: a stop loses seconds, not minutes, also where texts are long
@@ -25,6 +25,7 @@ class Chunk:
     first: int  # number of its first row
     count: int
     cost: float  # estimated, in tokens
+    digest: str  # of the content of its rows
 
 
 @dataclass(frozen=True)
@@ -39,25 +40,27 @@ class Layout:
 def laid_out(rows: Iterable[Row], most: int) -> Layout:
     """The chunks of a data set, of at most `most` rows each, and the digest of its content."""
     chunks: list[Chunk] = []
-    content = hashlib.sha256()
+    content, of_chunk = hashlib.sha256(), hashlib.sha256()
     first = count = 0
     cost = 0.0
     for row in rows:
         own = cost_of(row)
         if count and (count >= most or cost + own > MAX_COST):
-            chunks.append(Chunk(len(chunks), first, count, cost))
-            first, count, cost = first + count, 0, 0.0
+            chunks.append(Chunk(len(chunks), first, count, cost, of_chunk.hexdigest()))
+            first, count, cost, of_chunk = first + count, 0, 0.0, hashlib.sha256()
         count, cost = count + 1, cost + own
-        content.update(row_digest(row).encode())
+        digest = _row_digest(row)
+        content.update(digest)
+        of_chunk.update(digest)
     if not count:
         raise ValueError("there is nothing to run: the data is empty")
-    chunks.append(Chunk(len(chunks), first, count, cost))
+    chunks.append(Chunk(len(chunks), first, count, cost, of_chunk.hexdigest()))
     return Layout(tuple(chunks), first + count, content.hexdigest())
 
 
-def row_digest(row: Row) -> str:
+def _row_digest(row: Row) -> bytes:
     """A digest of a row: what it is called and what is in it, pictures by the content of their files."""
-    return digest_of([row.id, row.raw, row.label, row.truth, row.error])
+    return checksum([row.id, row.error, digest_of([row.raw, row.label, row.truth])]).encode()
 
 
 def cost_of(row: Row) -> float:
@@ -77,11 +80,15 @@ def _tokens(raw: Any) -> float:
 
 
 def cut(rows: Iterable[Row], layout: Layout, wanted: set[int]) -> Iterator[tuple[Chunk, list[Row]]]:
-    """The wanted chunks with their rows, in order; other rows are passed over."""
+    """The wanted chunks with their rows, in order; other rows are passed over, and rows that changed are refused."""
     stream = iter(rows)
     for chunk in layout.chunks:
         own = list(islice(stream, chunk.count))
-        if len(own) < chunk.count:
-            raise ValueError("the data became shorter while it was read; run again once nobody writes to it")
-        if chunk.number in wanted:
-            yield chunk, own
+        if chunk.number not in wanted:
+            continue
+        content = hashlib.sha256()
+        for row in own:
+            content.update(_row_digest(row))
+        if len(own) < chunk.count or content.hexdigest() != chunk.digest:
+            raise ValueError("the data changed while it was read; run again once nobody writes to it")
+        yield chunk, own

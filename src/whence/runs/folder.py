@@ -22,7 +22,7 @@ from typing import Any
 from whence.core.checksums import checksum, sealed, unsealed
 from whence.core.locking import Busy, is_locked, locked
 from whence.core.results import SUMMARY
-from whence.core.wording import counted, shown
+from whence.core.wording import shown
 from whence.runs.shards import Damaged, Facts, check_shard, chunk_of, read_facts
 
 FORMAT = 1
@@ -52,7 +52,8 @@ class RunFolder:
     @contextmanager
     def held(self, wait: bool = False) -> Iterator[None]:
         """Hold the folder alone; a folder that holds other things is refused."""
-        if self.path.is_dir() and not self.lock_file.exists() and any(self.path.iterdir()):
+        ours = self.lock_file.exists() or self.manifest_file.exists()
+        if self.path.is_dir() and not ours and any(self.path.iterdir()):
             raise ValueError(f"{shown(str(self))} holds other files and no run; name a new folder")
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{shown(str(self))} is a file; name a folder for the results")
@@ -106,8 +107,8 @@ class RunFolder:
             known = None
             self._check_owner(manifest["identity"])
         if known is not None and known["identity"] != manifest["identity"]:
-            differing = _differences(known["heading"], manifest["heading"])
-            raise ValueError(f"{shown(str(self))} holds a run of {differing}; give that again, or name a new folder")
+            differing = differences(known["heading"], manifest["heading"])
+            raise ValueError(f"{shown(str(self))} holds a run with {differing}; give that again, or name a new folder")
         if known is None:
             self.write(self.manifest_file, json.dumps(sealed(manifest), indent=1, ensure_ascii=True))
 
@@ -198,13 +199,21 @@ def manifest_of(
     }
 
 
-def _differences(known: dict[str, Any], wanted: dict[str, Any]) -> str:
+def differences(known: dict[str, Any], wanted: dict[str, Any]) -> str:
     """In what two headings differ, in words."""
-    found = [name for name in wanted if name not in ("model", "data") and known.get(name) != wanted[name]]
-    words = [f"other {name}" for name in found]
+    words = [
+        f"{name} {_setting(known.get(name))}"
+        for name in wanted
+        if name not in ("model", "data") and known.get(name) != wanted[name]
+    ]
     words += [f"another model ({_parts(known['model'], wanted['model'])})"] if known["model"] != wanted["model"] else []
     words += ["other data"] if known["data"] != wanted["data"] else []
-    return ", ".join(words) or counted(len(known), "setting")
+    return ", ".join(words)
+
+
+def _setting(value: Any) -> str:
+    """A setting of a plan as it is written."""
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else shown(value)
 
 
 def _parts(known: Any, wanted: dict[str, str]) -> str:

@@ -65,6 +65,10 @@ class Plan:
             raise ValueError("metrics measure explanations; give the plan methods, such as methods=['gae']")
         for name, annotation in _KINDS.items():
             checked(name, getattr(self, name), annotation)
+        if hasattr(self.data, "__next__"):
+            raise TypeError(
+                f"the data of a plan is read twice, and a {type(self.data).__name__} only once; give a list or a file"
+            )
         if isinstance(self.model, (str, Path)) and not str(self.model).strip():
             raise ValueError(
                 "a plan needs a model: a name, a folder, a hub id or 'package:function', not an empty text"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -149,9 +150,6 @@ class Run:
         some = (f"Features and metrics are those of {len(sample)} of {len(files)} chunks, evenly spread.",)
         plan, manifest = self.manifest["plan"], self.manifest
         questions = [*plan["methods"], *plan["experiments"]]
-        failures: Counter[str] = Counter()
-        for one in facts:
-            failures.update(one.failures)
         done = sum(one.examples for one in facts)
         running = self.folder.running if running is None else running
         state = "finished" if len(facts) == manifest["chunks"] else "running" if running else "stopped"
@@ -172,7 +170,7 @@ class Run:
             chunks_done=len(facts),
             seconds=_worked(facts),
             method_seconds=tuple(sum(one.method_seconds.get(spec, 0.0) for one in facts) for spec in questions),
-            failures=dict(failures.most_common()),
+            failures=_by_reason(facts),
             workers=_shares(facts),
             features=tuple(self._features(sample)) if plan["inputs"] and facts else (),
             board=self.board(sample) if facts else None,
@@ -311,6 +309,22 @@ def _worked(facts: list[Facts]) -> float:
     for before, one in pairwise(ends):
         total += min(one.finished - before.finished, max(PAUSE * one.seconds, one.seconds + 1.0))
     return total
+
+
+def _by_reason(facts: list[Facts]) -> dict[str, int]:
+    """How many examples failed for each reason; of reasons that differ in numbers and names alone, the first stands."""
+    firsts: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    alike: set[str] = set()
+    for reason, count in ((reason, count) for one in facts for reason, count in one.failures.items()):
+        kind = re.sub(r"\d+|'[^']*'", "#", reason)
+        if firsts.setdefault(kind, reason) != reason:
+            alike.add(kind)
+        counts[kind] += count
+    return {
+        f"{firsts[kind]} (and alike, with other numbers or names)" if kind in alike else firsts[kind]: count
+        for kind, count in counts.most_common()
+    }
 
 
 def _shares(facts: list[Facts]) -> tuple[WorkerShare, ...]:

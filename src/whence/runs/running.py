@@ -42,6 +42,7 @@ def run_plan(
     with ExitStack() as scope:
         scope.enter_context(folder.held(wait))
         folder.clear_staging()
+        scope.callback(folder.clear_staging)  # after the engine's end: until then workers stage what they are at
         started = _engine(plan, folder, engine, workers, threads, address)
         scope.callback(started.close)
         layout = laid_out(stream(plan.data, plan.limit), plan.chunk)
@@ -59,7 +60,6 @@ def run_plan(
                 )
             driver.drive(ready)
         finally:
-            folder.clear_staging()
             _note_end(folder, damaged)
     return Run(folder.path)
 

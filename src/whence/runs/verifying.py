@@ -11,6 +11,7 @@ from whence.core.provenance import versions
 from whence.core.run_summaries import Verification
 from whence.measure.datasets import stream
 from whence.runs.chunks import cut, laid_out
+from whence.runs.folder import differences
 from whence.runs.plans import Plan
 from whence.runs.reading import Run
 from whence.runs.shards import Facts
@@ -31,7 +32,8 @@ def verified(
     found, damaged = run.folder.committed(run.manifest["identity"])
     known = plan if plan is not None else Plan.from_dict(run.manifest["plan"])
     layout = laid_out(stream(known.data, known.limit), known.chunk)
-    model = subject if subject is not None else loaded(known)
+    _check_settings(run, known)
+    model: Any = subject if subject is not None else loaded(known) if known.model_is_named else known.model
     numbers = sorted(np.random.default_rng(seed).permutation(sorted(found))[:chunks].tolist())
     reasons = _differing(run, known, layout.digest, model, [found[number][1] for number in numbers], threads)
     if len(layout.chunks) != run.manifest["chunks"] or "the data is another" in reasons:
@@ -52,6 +54,14 @@ def verified(
         damaged=tuple(damaged),
         notes=(f"{missing} of {run.manifest['chunks']} chunks are not there yet.",) if missing else (),
     )
+
+
+def _check_settings(run: Run, plan: Plan) -> None:
+    """Refuse a plan whose numbers cannot be those of the run, whatever its model and data."""
+    heading = run.manifest["heading"]
+    differing = differences(heading, plan.heading(heading["model"], heading["data"]))
+    if differing:
+        raise ValueError(f"the run was made with another plan than the one given: {differing}; give the run's own")
 
 
 def _differing(

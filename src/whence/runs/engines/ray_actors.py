@@ -106,6 +106,7 @@ def _connect(ray: Any, processors: int, address: str | None) -> None:
     """Join the cluster at an address, or start one with so many processors, there or not, on this machine."""
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     if address is None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported that the user did not ask for
         paths = os.pathsep.join(path for path in sys.path if path)  # workers import what can be imported here
         settings |= {"num_cpus": processors, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
         settings["_system_config"] = {"worker_niceness": 0}  # Ray's own default is that of background work

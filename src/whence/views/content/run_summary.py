@@ -66,11 +66,11 @@ def reading(r: RunSummary) -> str:
     """How far the run is, how long that took, and whether it goes on."""
     by = counted(len(r.methods), "method")
     if not r.done:
-        said = f"None of {many(r.examples, 'example')} is explained yet by {by}."
+        said = f"None of {many(r.examples, 'example')} is done yet by {by}."
     else:
         failed = f"{r.failed:,} failed" if r.failed else "none failed"
         of = f"{r.done:,} of {many(r.examples, 'example')}"
-        said = f"{of} explained by {by} in {duration(r.seconds)}; {failed}."
+        said = f"{of} done by {by} in {duration(r.seconds)}; {failed}."
     if r.state == "running":
         left = f"; about {duration(r.seconds_left)} left" if r.done else ""
         return f"{said} The run goes on{left}."

@@ -6,7 +6,8 @@
     python benchmarks/guidance.py table tweets              the tables of docs/guidance.md from what is done so far
 
 MiniLM with a new head is trained on labels alone and by each loss, with the same seeds, order and steps. Every model's
-numbers go into out/guidance/<data>/<arm>-<seed>.json as soon as it is measured, so that a run that was stopped goes on.
+numbers go into out/guidance/<data and sizes>/<arm>-<seed>.json as soon as it is measured, so that a stopped run
+goes on from there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +47,8 @@ from whence.model.weights import duplicate  # noqa: E402
 
 OUT = ROOT / "out" / "guidance"
 LABELS = ("negative", "positive")
-SEEDS = (0, 1, 2)
 METHODS = ("attention",)
 LONGEST = 32  # tokens
-TRAIN, TEST = 1600, 800
-EXPLAINED = 100  # of the examples to judge by
-SCHEDULE = Schedule(epochs=1, rate=1e-4, batch_size=16)
 PLAIN = "plain"
 # Each weight makes the loss's gradient about half as long as that of the labels, on a model half-way through training.
 ARMS: dict[str, list[str]] = {
@@ -62,8 +60,29 @@ ARMS: dict[str, list[str]] = {
     "sharper": ["entropy(weight=0.5)"],
     "right_reasons": ["right_reasons(weight=0.3)"],
 }
-TREE_ARMS = (PLAIN, "rationale", "attribution_prior")  # the two losses that help most on tweets
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is trained and measured."""
+
+    arms: tuple[str, ...]
+    train: int
+    test: int
+    epochs: int
+    seeds: tuple[int, ...]
+    explained: int  # of the examples to judge by: explanations are slow, and accuracy is not
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(epochs=self.epochs, rate=1e-4, batch_size=16)
+
+
+PLANS = {
+    "tweets": Plan(tuple(ARMS), 4000, 4000, 2, (0, 1, 2, 3, 4), 100),
+    "trees": Plan((PLAIN, "rationale", "attribution_prior"), 1600, 800, 1, (0, 1, 2), 100),
+}
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
@@ -91,15 +110,20 @@ def trees(folder: Path, part: str) -> list[Row]:
         label = phrases[-1][0]
         if label == 2:
             continue
-        strong = (0, 1) if label < 2 else (3, 4)
-        marks = [False] * len(words)
-        for sentiment, start, end in phrases:
-            if sentiment in strong and end - start <= 3:
-                marks[start:end] = [True] * (end - start)
+        marks = in_short_phrases(phrases, len(words), (0, 1) if label < 2 else (3, 4))
         known = any(marks) and not all(marks)
         name = LABELS[label > 2]
         rows.append({"text": " ".join(words), "label": name, "truth": marks if known else None})
     return rows
+
+
+def in_short_phrases(phrases: list[tuple[int, int, int]], count: int, sentiments: tuple[int, ...]) -> list[bool]:
+    """The words that stand in a phrase of at most three words with one of these sentiments."""
+    marks = [False] * count
+    for sentiment, start, end in phrases:
+        if sentiment in sentiments and end - start <= 3:
+            marks[start:end] = [True] * (end - start)
+    return marks
 
 
 def phrases_of(line: str) -> tuple[list[tuple[int, int, int]], list[str]]:
@@ -154,14 +178,15 @@ def prepared(data: str, folder: Path, train: int, test: int) -> tuple[Subject, l
 # ---- running ---------------------------------------------------------------------------------------------------------
 
 
-def run(data: str, folder: Path, train: int, test: int, arms: list[str]) -> None:
+def run(data: str, folder: Path, plan: Plan) -> None:
     """Train and measure every arm with every seed, one after the other; what is done is kept."""
-    home = OUT / data
+    home = home_of(data, plan)
     home.mkdir(parents=True, exist_ok=True)
-    subject, given, judged = prepared(data, folder, train, test)
-    print(f"{len(given)} examples, {sum(one.marks is not None for one in given)} with a rationale", flush=True)
-    for arm in arms:
-        for seed in SEEDS:
+    subject, given, judged = prepared(data, folder, plan.train, plan.test)
+    known = sum(one.marks is not None for one in given)
+    print(f"{len(given)} examples, {known} with a rationale, judged by {len(judged)}", flush=True)
+    for seed in plan.seeds:  # of every arm first, so that a run that was stopped leaves arms with the same seeds
+        for arm in plan.arms:
             file = home / f"{arm}-{seed}.json"
             if file.exists():
                 continue
@@ -169,15 +194,20 @@ def run(data: str, folder: Path, train: int, test: int, arms: list[str]) -> None
             losses = ARMS[arm]
             with tempfile.TemporaryDirectory() as place:
                 model, history = trained(
-                    subject, given, Objective(losses) if losses else None, SCHEDULE, seed, Path(place)
+                    subject, given, Objective(losses) if losses else None, plan.schedule, seed, Path(place)
                 )
             middle = time.time()
-            found = measured(model, judged, METHODS, 0, EXPLAINED)
+            found = measured(model, judged, METHODS, 0, plan.explained)
             file.write_text(json.dumps(_record(found, history, losses)), encoding="utf-8")
             accuracy = found.by_example["accuracy"].mean()
             plausible = np.nanmean(found.by_example["plausibility of attention"])
             seconds = f"{middle - started:.0f} s of training, {time.time() - middle:.0f} s of measuring"
             print(f"{arm} {seed}: accuracy {accuracy:.3f}, plausibility {plausible:.3f}; {seconds}", flush=True)
+
+
+def home_of(data: str, plan: Plan) -> Path:
+    """Where the numbers of models go: models of other sizes go elsewhere, so that no table mixes them."""
+    return OUT / f"{data}-{plan.train}x{plan.epochs}-{plan.test}"
 
 
 def _record(found: Measured, history: History, losses: list[str]) -> dict[str, Any]:
@@ -191,9 +221,9 @@ def _record(found: Measured, history: History, losses: list[str]) -> dict[str, A
     }
 
 
-def arm_of(data: str, arm: str) -> Arm | None:
+def arm_of(data: str, plan: Plan, arm: str) -> Arm | None:
     """The models of an arm that are done; None unless all seeds are."""
-    files = [OUT / data / f"{arm}-{seed}.json" for seed in SEEDS]
+    files = [home_of(data, plan) / f"{arm}-{seed}.json" for seed in plan.seeds]
     if not all(file.exists() for file in files):
         return None
     found = Arm()
@@ -206,25 +236,24 @@ def arm_of(data: str, arm: str) -> Arm | None:
     return found
 
 
-def guidance_of(data: str, arm: str) -> Guidance | None:
+def guidance_of(data: str, plan: Plan, arm: str) -> Guidance | None:
     """An arm beside training on labels alone, as `whence.guide` reports it."""
-    plain, own = arm_of(data, PLAIN), arm_of(data, arm)
+    plain, own = arm_of(data, plan, PLAIN), arm_of(data, plan, arm)
     if plain is None or own is None:
         return None
     arms = {"plain": plain, "guided": own}
     counts = np.array([[h.steps for h in one.histories] for one in arms.values()], float)
     seconds = np.array([[h.seconds for h in one.histories] for one in arms.values()], float)
-    return Guidance(
-        "MiniLM", tuple(ARMS[arm]), tuple(arms), SEEDS, tuple(measures_of(arms, METHODS)), {}, 0, 0, 0, counts, seconds
-    )
+    measures = tuple(measures_of(arms, METHODS))
+    return Guidance("MiniLM", tuple(ARMS[arm]), tuple(arms), plan.seeds, measures, {}, 0, 0, 0, counts, seconds)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def table(data: str) -> Iterator[str]:
+def table(data: str, plan: Plan) -> Iterator[str]:
     """The difference to training on labels alone, with its interval, by arm and measure; bold where it leaves 0 out."""
-    found = {arm: result for arm in ARMS if arm != PLAIN and (result := guidance_of(data, arm)) is not None}
+    found = {arm: result for arm in ARMS if arm != PLAIN and (result := guidance_of(data, plan, arm)) is not None}
     if not found:
         return
     first = next(iter(found.values()))
@@ -278,22 +307,26 @@ def main() -> None:
     parser.add_argument("what", choices=["tweets", "trees", "cost", "table"])
     parser.add_argument("of", nargs="?", default="tweets", choices=["tweets", "trees"])
     parser.add_argument("--data", type=Path, help="the folder with tweet_spans/ and sst_trees/")
-    parser.add_argument("--train", type=int, default=TRAIN)
-    parser.add_argument("--test", type=int, default=TEST)
+    for name in ("train", "test", "epochs", "explained"):
+        parser.add_argument(f"--{name}", type=int, help="other than the plan's")
+    parser.add_argument("--seeds", type=int, nargs="*")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--arms", nargs="*")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    data = given.of if given.what == "table" else given.what
+    if data in PLANS:
+        asked = {field.name: getattr(given, field.name) for field in fields(Plan)}
+        plan = replace(PLANS[data], **{name: value for name, value in asked.items() if value})
     if given.what == "table":
-        print("\n".join(table(given.of)))
+        print("\n".join(table(data, plan)))
         return
     if given.data is None:
         parser.error("name the folder with the data, as --data FOLDER")
     if given.what == "cost":
         cost(given.data, given.rounds)
         return
-    arms = given.arms or (list(ARMS) if given.what == "tweets" else list(TREE_ARMS))
-    run(given.what, given.data, given.train, given.test, arms)
+    run(data, given.data, plan)
 
 
 if __name__ == "__main__":

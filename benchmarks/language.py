@@ -2,7 +2,8 @@
 
     python benchmarks/language.py recall --save out/language/recall.json
     python benchmarks/language.py built --save out/language/built.json          30 layers, 31 words, an attention sink
-    python benchmarks/language.py long --save out/language/long.json            the same model, 501 words
+    python benchmarks/language.py long --save out/language/long.json            the same model, 1,001 words
+    python benchmarks/language.py longer --save out/language/longer.json        the same model, 1,999 words
     python benchmarks/language.py --table out/language/*.json                   the tables, as Markdown
     python benchmarks/language.py --table out/language/*.json --against integrated_gradients    paired differences, p
     python benchmarks/language.py --figure docs/sinks.png                       a prompt before and after each way out
@@ -14,6 +15,9 @@ that of the likeliest other token. Features count by their size; the last word i
 - AUPRC: average precision of the two words that decide.
 - drop: what log p of the token loses when the 1, 2, 4 and 8 words of the largest scores are hidden (mean of the four).
 - kept: log p of the token when all but the 2, 4 and 8 words are hidden, above that with everything hidden.
+
+Of long prompts the same is measured over units of 24 words, where methods that hide features are affordable: the unit
+that holds the deciding words is to be found, and 1, 2, 4 and 8 units are hidden.
 """
 
 from __future__ import annotations
@@ -50,8 +54,12 @@ DIFFERENTIATING = (
 MODELS = {
     "recall": (lambda: whence.load("recall"), lambda n: whence.zoo.examples("recall", n, 100), 24),
     "built": (lambda: induction.subject(30), lambda n: induction.examples(n, 100), 12),
-    "long": (lambda: induction.subject(30), lambda n: induction.examples(n, 100, words=501, pairs=8), 4),
+    "long": (lambda: induction.subject(30), lambda n: induction.examples(n, 100, words=1001, pairs=8), 6),
+    "longer": (lambda: induction.subject(30), lambda n: induction.examples(n, 100, words=1999, pairs=8), 3),
 }
+LONG = ("random", "gradient_x_input", "attention_x_gradient", "gae", "lrp", "attnlrp")
+OVER_UNITS = ("random", "lrp", "attnlrp", "leave_one_out(mask='delete')", "context_cite(mask='delete')")
+UNIT = 24  # words: pairs of a key and a value begin at even places, so that none is cut in two
 FIGURES = ("AUPRC", "drop", "kept")
 
 
@@ -66,40 +74,55 @@ def log_chances(subject: whence.Subject, words: list[str], keeps: list[np.ndarra
 
 
 def judged(
-    subject: whence.Subject, a: whence.Attribution, words: list[str], truth: np.ndarray, index: int
+    subject: whence.Subject, a: whence.Attribution, words: list[str], truth: np.ndarray, index: int, unit: int
 ) -> list[float]:
-    """AUPRC, drop and kept of one explanation."""
-    own = len(a.features) - len(words)  # special tokens before the words
-    sizes, free = np.abs(a.scores[own:].astype(float)), len(words) - 1
-    order = np.lexsort((np.random.default_rng(len(words)).random(free), -sizes[:free]))
-    everything, nothing = np.ones(len(words), bool), np.arange(len(words)) == free
-    masks = [everything, nothing]
+    """AUPRC, drop and kept of one explanation, whose features are words or units of several words."""
+    units = np.minimum(np.arange(len(words)) // unit, (len(words) - 2) // unit)  # the last word has none of its own
+    own = len(a.features) - len(words) if unit == 1 else 0  # special tokens before the words
+    free = len(words) - 1 if unit == 1 else int(units[-1]) + 1
+    sizes = np.abs(a.scores[own : own + free].astype(float))
+    order = np.lexsort((np.random.default_rng(len(words)).random(free), -sizes))
+    everything, last = np.ones(len(words), bool), np.arange(len(words)) == len(words) - 1
+    masks = [everything, last]
     for count in (1, 2, 4, 8):
-        masks.append(~np.isin(np.arange(len(words)), order[:count]))
+        masks.append(~np.isin(units, order[:count]) | last)
     for count in (2, 4, 8):
-        masks.append(np.isin(np.arange(len(words)), order[:count]) | nothing)
+        masks.append(np.isin(units, order[:count]) | last)
     chances = log_chances(subject, words, masks, index)
-    precision = average_precision(sizes[:free], truth[own : own + free])
+    deciding = np.zeros(free, bool)
+    deciding[units[:-1][truth[-len(words) :][:-1]]] = True
+    precision = average_precision(sizes, deciding)
     return [float(precision), float(chances[0] - chances[2:6].mean()), float(chances[6:].mean() - chances[1])]
 
 
-def measured(name: str, methods: list[str], count: int, place: Path) -> None:
+def spans_of(words: list[str], unit: int) -> list[tuple[int, int]] | None:
+    """The characters of every unit of several words; the last word, the question, is in none of them."""
+    if unit == 1:
+        return None
+    ends = np.cumsum([len(word) + 1 for word in words])  # with the space
+    starts = list(range(0, len(words) - 1, unit))
+    stops = [min(start + unit, len(words) - 1) for start in starts]
+    return [(int(ends[i] - len(words[i]) - 1), int(ends[stop - 1] - 1)) for i, stop in zip(starts, stops, strict=True)]
+
+
+def measured(name: str, methods: list[str], count: int, place: Path, unit: int = 1) -> None:
     """Every method on the same examples; the file keeps what was measured after each of them."""
     subject, examples = MODELS[name][0](), MODELS[name][1](count)
     kept: dict[str, Any] = json.loads(place.read_text()) if place.exists() else {}
     for method in methods:
-        for contrast in (False, True) if method in DIFFERENTIATING else (False,):
+        for contrast in (False, True) if method in (*DIFFERENTIATING, *OVER_UNITS[3:]) else (False,):
             label = f"{method}, contrast" if contrast else method
             if label in kept:
                 continue
             rows, sink_first, start = [], [], time.process_time()
             for example in examples:
+                words = example.input.split()
                 batch = subject.batch([subject.encode(example.input)])
                 best, other = subject.logits(batch)[0].topk(2).indices.tolist()
                 names = [subject.name_of(i).strip() for i in (best, other)]
                 target = f"contrast({names[0]!r}, {names[1]!r})" if contrast else None
-                a = whence.explain(subject, example.input, method, target)
-                rows.append(judged(subject, a, example.input.split(), np.asarray(example.truth), best))
+                a = whence.explain(subject, example.input, method, target, level=spans_of(words, unit))
+                rows.append(judged(subject, a, words, np.asarray(example.truth), best, unit))
                 sink_first.append(bool(a.sinks.any()) and int(np.abs(a.scores).argmax()) == int(a.sinks.argmax()))
             seconds = (time.process_time() - start) / count
             kept[label] = {"values": rows, "sink_first": float(np.mean(sink_first)), "seconds": seconds}
@@ -183,6 +206,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", choices=MODELS)
     parser.add_argument("--methods", nargs="+")
     parser.add_argument("--examples", type=int)
+    parser.add_argument("--units", action="store_true", help=f"over units of {UNIT} words")
     parser.add_argument("--save", type=Path)
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--against", metavar="METHOD")
@@ -196,9 +220,12 @@ def main() -> None:
         return
     if options.model is None:
         parser.error("name a model, or files with --table")
-    methods = [*ONE_PASS, "integrated_gradients"] if options.model == "long" else [*ONE_PASS, *PARTS, *MANY_PASSES]
-    place = options.save or Path("out/language") / f"{options.model}.json"
-    measured(options.model, options.methods or methods, options.examples or MODELS[options.model][2], place)
+    methods = [*ONE_PASS, *PARTS, *MANY_PASSES]
+    if options.model.startswith("long"):
+        methods = list(OVER_UNITS if options.units else LONG)
+    place = options.save or Path("out/language") / f"{options.model}{'_units' * options.units}.json"
+    unit = UNIT if options.units else 1
+    measured(options.model, options.methods or methods, options.examples or MODELS[options.model][2], place, unit)
 
 
 if __name__ == "__main__":

@@ -163,6 +163,11 @@ def test_a_text_in_braces_that_is_no_json_is_a_text(bert: str) -> None:
     assert shown["input"]["raw"] == "{the film}"
 
 
+@pytest.mark.parametrize("text", ['{"text": "the film"', "{'text': 'the film'}", '{ "messages": [{"role": "user"}'])
+def test_named_parts_that_are_no_json_are_refused(bert: str, text: str) -> None:
+    assert "the input names parts, and is no JSON: " in refused(2, "explain", text, "-m", bert)
+
+
 def test_lines_of_stdin(bert: str, subject: whence.Subject, tmp_path: Path) -> None:
     lines = f'a masterful film\n{{"text": "two dogs", "pair": "a house"}}\n{TEXT}\n'
     shown = done("explain", "-", "-m", bert, "--json", "--save", tmp_path / "a.json", stdin=lines)

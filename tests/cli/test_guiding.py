@@ -29,6 +29,7 @@ def test_guide_trains_and_writes(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*words, "--html", str(page), "--save", str(saved)])
     assert result.exit_code == 0, result.output
     assert "plausibility of attention" in result.output and "as it was given" in result.output
+    assert "of examples alone, since one seed says nothing of others" in " ".join(result.output.split())
     found = whence.load_result(saved)
     assert isinstance(found, whence.Guidance) and found.seeds == (3,) and found.folder == str(folder)
     assert "Measures before and after" in page.read_text(encoding="utf-8")
@@ -41,11 +42,13 @@ def test_misuse_is_said_in_a_sentence(tmp_path: Path) -> None:
         (["guide", table, "-m", model], "name a loss with --loss"),
         (["guide", table, "-m", model, "--loss", "rationale", "--seeds", "a"], "--seeds takes whole numbers"),
         (["guide", table, "-m", model, "--loss", "entropi"], "did you mean 'entropy'"),
+        (["guide", "missing.csv", "-m", model, "--loss", "rationale"], "no file or folder 'missing.csv' to train on"),
         (["losses", "rational"], "did you mean 'rationale'"),
     ):
         result = CliRunner().invoke(app, words)
         assert result.exit_code != 0
         assert said in " ".join(f"{result.output} {result.exception}".split())
+        assert " on on" not in result.output
 
 
 def test_losses_are_listed_and_shown() -> None:

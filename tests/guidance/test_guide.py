@@ -14,6 +14,7 @@ import whence
 from families import fresh
 from shortcuts import classifier, sentences
 from whence.core.guidances import Measure
+from whence.guidance import guiding
 from whence.guidance.lessons import feature_marks, lessons_of
 from whence.guidance.measuring import calibration_error, divergence
 from whence.guidance.objective import Objective
@@ -46,6 +47,7 @@ def test_a_rationale_keeps_the_model_from_a_shortcut_and_its_attention_on_the_cu
     assert accuracy(plain, with_shortcut) == accuracy(guided, with_shortcut) == 1.0
     assert accuracy(plain, test) < 0.75
     assert accuracy(guided, test) > 0.95
+    assert accuracy(plain.with_attention(ignore=["zig", "zag"]), test) > 0.95  # the cue was learnt, too
     assert plausibility(plain, test[:30]) < 0.75
     assert plausibility(guided, test[:30]) > 0.95
     assert history.steps == 64 and history.losses["rationale"][-1] < 0.1 * history.losses["rationale"][0]
@@ -92,6 +94,15 @@ def test_a_report_over_seeds(tmp_path: Path) -> None:
     found.save(file)
     assert whence.load_result(file) == found
     assert found.provenance["asked"]["losses"] == ["rationale(weight=0.5)", "stay_close(weight=0.1)"]
+
+
+def test_held_out_examples_that_were_trained_on_are_told() -> None:
+    rows = sentences(8, 1, True)
+    options: dict[str, Any] = {"seeds": [0], "methods": ["attention"], "epochs": 1, "control": False}
+    found = whence.guide(classifier(), rows, ["rationale"], held_out=[*rows[:2], *sentences(4, 2, True)], **options)
+    assert "2 of 6 held-out examples were trained on, too." in found.notes
+    apart = whence.guide(classifier(), rows, ["rationale"], held_out=sentences(4, 2, True), **options)
+    assert not any("trained on, too" in note for note in apart.notes)
 
 
 def test_training_is_repeatable_and_weight_0_is_plain(tmp_path: Path) -> None:
@@ -200,12 +211,17 @@ ROWS = sentences(8, 1, True)
         ([*ROWS, {"text": "the dog", "label": "cheerful"}], ["entropy"], "example 8: .*cheerful"),
         (ROWS, ["rationale", "rationale(away=True)"], "contradict each other"),
         (ROWS[:1], ["rationale"], "1 example cannot be split"),
+        (ROWS, ["rationale(layers=[99])"], "layer 99 is out of range"),
     ],
 )
-def test_what_cannot_be_trained_on_is_refused_in_a_sentence(rows: list[Any], losses: list[str], said: str) -> None:
+def test_what_cannot_be_trained_on_is_refused_before_training(
+    rows: list[Any], losses: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainings: list[Any] = []
+    monkeypatch.setattr(guiding, "trained", lambda *given, **options: trainings.append(given) or trained(*given))
     with pytest.raises(ValueError, match=said) as raised:
         whence.guide(classifier(), rows, losses, held_out=0.5)
-    assert "\n" not in str(raised.value)
+    assert "\n" not in str(raised.value) and not trainings
 
 
 def test_models_that_cannot_be_guided_are_refused(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -33,9 +34,9 @@ SPECS = (
     "stay_close",
     "stay_close(distance='tvd')",
 )
-# Every kind of model where the loss makes sense: an encoder, a picture model, a decoder, and a plain module.
+# Kinds of models: pictures, decoders, with grouped queries too, encoder-decoder, pictures with text, a plain module.
 ELSEWHERE = ("rationale(read='received')", "entropy", "disagreement", "right_reasons", "attribution_prior")
-KINDS = ("vit", "gpt2-classifier", "torch-multihead")
+KINDS = ("vit", "gpt2-classifier", "llama-classifier", "bart", "clip", "torch-multihead")
 
 
 class Bench:
@@ -46,6 +47,7 @@ class Bench:
         made.model.double()
         self.subject = whence.wrap(made.model, made.processor, **made.kwargs)
         items = [self.subject.encode(raw) for raw in made.inputs[:2]]
+        items = [rows[-1][0] if (rows := self.subject.rows(item)) else item for item in items]  # before the last token
         _, self.batch = next(self.subject.batches(items))
         random = torch.Generator().manual_seed(0)
         words = ~self.batch.special
@@ -54,7 +56,7 @@ class Bench:
         self.known: dict[str, Any] = {
             "labels": torch.zeros(len(self.batch), dtype=torch.long),
             "marks": marks,
-            "base": torch.randn(len(self.batch), 3, generator=random, dtype=torch.float64),
+            "base": torch.randn(self.subject.logits(self.batch).shape, generator=random, dtype=torch.float64),
         }
         self.parameters = [p for p in made.model.parameters() if p.requires_grad]
         self.directions = [torch.randn(p.shape, generator=random, dtype=p.dtype) for p in self.parameters]
@@ -152,6 +154,77 @@ def test_formulas_by_hand(encoder: Bench) -> None:
     assert losses.disagreement(seen).item() == pytest.approx(sum(likeness) / len(likeness))
 
 
+def test_more_formulas_by_hand(encoder: Bench) -> None:
+    """The distances of `rationale`, products of rows and cosines of values, and distances of outputs, by loops."""
+    with kept_in(torch.float64):
+        seen = training_pass(encoder.subject, encoder.batch, NEEDS, **encoder.known)
+    last = seen.attention[-1].weights.mean(1)[:, 0]
+    expected: dict[str, list[float]] = {"cross_entropy": [], "mass": [], "away": [], "kl": [], "tvd": []}
+    for row in range(len(seen.batch)):
+        words = [i for i in range(last.shape[1]) if not bool(seen.batch.special[row, i])]
+        marked = [i for i in words if bool(encoder.known["marks"][row, i])]
+        share = {i: last[row, i].item() / sum(last[row, j].item() for j in words) for i in words}
+        expected["cross_entropy"].append(-sum(math.log(share[i]) / len(marked) for i in marked))
+        expected["mass"].append(-math.log(sum(share[i] for i in marked)))
+        expected["away"].append(-math.log(sum(share[i] for i in words if i not in marked)))
+        before, now = (one[row].softmax(-1).tolist() for one in (encoder.known["base"], seen.logits))
+        expected["kl"].append(sum(p * math.log(p / q) for p, q in zip(before, now, strict=True)))
+        expected["tvd"].append(sum(abs(p - q) for p, q in zip(before, now, strict=True)) / 2)
+    found = {
+        "cross_entropy": losses.rationale(seen, distance="cross_entropy"),
+        "mass": losses.rationale(seen, distance="mass"),
+        "away": losses.rationale(seen, away=True),
+        "kl": losses.stay_close(seen),
+        "tvd": losses.stay_close(seen, distance="tvd"),
+    }
+    for name, values in expected.items():
+        assert found[name].item() == pytest.approx(sum(values) / len(values)), name
+    assert losses.disagreement(seen, of="positions").item() == pytest.approx(_likeness(seen, "positions"))
+    assert losses.disagreement(seen, of="subspaces").item() == pytest.approx(_likeness(seen, "subspaces"))
+
+
+def _likeness(seen: TrainingPass, of: str) -> float:
+    """1/H^2 sum_ij of A_i . A_j at every query, or of cos(V_i, V_j) at every token: Li et al. 2018."""
+    by_example = []
+    for row in range(len(seen.batch)):
+        values = []
+        for record in seen.attention:
+            for token in range(int(seen.batch.mask[row].sum())):
+                heads = record.weights[row, :, token] if of == "positions" else record.values[row, :, token]
+                sizes = [1.0 if of == "positions" else head.norm().item() for head in heads]
+                pairs = [
+                    (heads[i] @ heads[j]).item() / (sizes[i] * sizes[j])
+                    for i in range(len(heads))
+                    for j in range(len(heads))
+                ]
+                values.append(sum(pairs) / len(heads) ** 2)
+        by_example.append(sum(values) / len(values))
+    return sum(by_example) / len(by_example)
+
+
+@pytest.mark.parametrize("of", ["all", "label"])
+def test_right_reasons_is_the_formula_of_its_paper(encoder: Bench, of: Literal["all", "label"]) -> None:
+    """sum_d (A_d d/dx_d sum_k log p_k)^2, Ross et al. 2017, with x the state that enters the blocks."""
+    model, states = encoder.subject.model, []
+    hook = model.bert.embeddings.register_forward_hook(lambda *call: states.append(call[-1]))
+    try:
+        with kept_in(torch.float64):
+            seen = training_pass(encoder.subject, encoder.batch, NEEDS, **encoder.known)
+            states.clear()
+            chances = model(**encoder.batch.tensors).logits.log_softmax(-1)
+    finally:
+        hook.remove()
+    total = []
+    for row in range(len(seen.batch)):
+        value = chances[row].sum() if of == "all" else chances[row, int(encoder.known["labels"][row])]
+        gradient = torch.autograd.grad(value, states[0], retain_graph=True)[0][row]
+        wrong = [
+            i for i in range(len(gradient)) if not seen.batch.special[row, i] and not encoder.known["marks"][row, i]
+        ]
+        total.append(sum(float(number) ** 2 for i in wrong for number in gradient[i]))
+    assert losses.right_reasons(seen, of=of).item() == pytest.approx(sum(total) / len(total))
+
+
 def test_an_example_without_a_rationale_counts_for_nothing(encoder: Bench) -> None:
     both = encoder.value("rationale")
     alone = encoder.known["marks"].clone()
@@ -198,9 +271,48 @@ def test_losses_of_different_layers_do_not_contradict() -> None:
 
 
 def test_layers_and_heads_out_of_range(encoder: Bench) -> None:
-    for spec, said in (("rationale(layers=[99])", "layer 99 is out of range"), ("rationale(heads=[99])", "head 99 is")):
+    for spec, said in (
+        ("rationale(layers=[99])", "layer 99 is out of range"),
+        ("rationale(heads=[99])", "head 99 is"),
+        ("entropy(heads=[-99])", "head -99 is"),
+    ):
         with pytest.raises(ValueError, match=said):
             encoder.value(spec)
+
+
+def test_one_head_cannot_disagree(encoder: Bench) -> None:
+    with kept_in(torch.float64):
+        seen = training_pass(encoder.subject, encoder.batch, NEEDS)
+    alone = [replace(record, parts=[part[:, :1] for part in record.parts]) for record in seen.attention]
+    assert losses.disagreement(seen).item() < 1
+    seen.attention = alone
+    with pytest.raises(ValueError, match="this model has one head per layer"):
+        losses.disagreement(seen)
+
+
+def test_rows_that_the_output_does_not_read_have_no_entropy(encoder: Bench) -> None:
+    with kept_in(torch.float64):
+        seen = training_pass(encoder.subject, encoder.batch, NEEDS)
+    seen.deciding = {}
+    with pytest.raises(ValueError, match="the output reads no token of the attention"):
+        losses.entropy(seen, rows="deciding")
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({"labels": torch.zeros(1, dtype=torch.long)}, r"labels has the shape \(1,\), and the batch has 2 inputs"),
+        ({"labels": torch.tensor([0, 7])}, "a label is the number of a class, from 0 to 2, not 7"),
+        ({"marks": torch.ones(2, 3)}, r"marks has the shape \(2, 3\)"),
+        ({"marked": torch.ones(3)}, r"marked has the shape \(3,\)"),
+        ({"base": torch.zeros(1, 3)}, r"base has the shape \(1, 3\), and the batch"),
+        ({"base": torch.zeros(2, 7)}, r"base has the shape \(2, 7\), and the logits have \(2, 3\)"),
+    ],
+)
+def test_what_losses_compare_with_is_of_the_same_batch(encoder: Bench, known: dict[str, Tensor], said: str) -> None:
+    """One label for two inputs would be broadcast to a number that looks right."""
+    with kept_in(torch.float64), pytest.raises(ValueError, match=said):
+        training_pass(encoder.subject, encoder.batch, NEEDS, **known)
 
 
 def test_every_loss_has_a_paper_and_a_weight() -> None:

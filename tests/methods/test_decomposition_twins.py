@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers as hf
 from scipy.special import erf
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import whence
-from families import fresh, kept_in, plain_inputs
+from families import fresh, gpt2_tokenizer, kept_in, plain_inputs
 from whence.propagation import sums_of_parts
 
 SINGLE, DOUBLE = torch.float32, torch.float64
@@ -844,3 +845,23 @@ def test_the_parts_of_a_gate_are_not_made() -> None:
         whence.explain(of, text, "decompx")
     hidden, wide = of.model.config.hidden_size, of.model.config.intermediate_size
     assert products.rows[wide, hidden] < 1.3 * products.rows[hidden, wide]
+
+
+@pytest.mark.parametrize("method", ["alti", "residual_norms", "globenc"])
+def test_a_layer_that_lays_all_tokens_in_one_row(method: str) -> None:
+    """OPT flattens the tokens of a batch before its feed-forward part; rows of a batch are those of each alone."""
+    processor, size = gpt2_tokenizer(), {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = hf.OPTConfig(
+        vocab_size=len(processor), ffn_dim=64, word_embed_proj_dim=32, max_position_embeddings=64, **size
+    )
+    torch.manual_seed(0)
+    model: Any = hf.OPTForCausalLM(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(0, 0.5) if weight.ndim > 1 else weight.add_(0.1 * torch.randn_like(weight))
+    s = whence.wrap(model, processor)
+    whole = whence.explain(s, {"prompt": "the old man", "continuation": " was singing"}, method)
+    for row, place in enumerate(whole.input.generated):
+        text = "".join(whole.features[:place])
+        alone = whence.explain(s, text, method, int(whole.input.tensors["input_ids"][place]))
+        np.testing.assert_allclose(whole.scores[row, :place], alone.scores, rtol=1e-4, atol=1e-6)

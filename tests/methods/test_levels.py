@@ -113,7 +113,8 @@ def test_own_spans() -> None:
         (3, "level is one of 'token'"),
         ([], "level is one of 'token'"),
         ([(5, 2)], "a span is a text of the input"),
-        (["quiet", "quiet triumph"], "share a token"),
+        (["quiet", "quiet triumph"], "'quiet' and 'quiet triumph' share characters"),
+        ([(6, 14), (0, 8)], r"share characters"),
         (["elephants"], "'elephants' is not in the input"),
         (["the"], "'the' is in the input 5 times"),
         ([(0, 5000)], "lies outside of the texts"),
@@ -124,6 +125,18 @@ def test_refused_levels(level: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
         whence.explain(subject_of("bert"), TEXT, "random", level=level)
     assert "\n" not in str(error.value)
+
+
+def test_a_space_that_the_tokenizer_adds_hides_no_sentence() -> None:
+    """A text whose first character is no piece: the tokenizer puts a bare space, and bytes, before the rest."""
+    s = subject_of("llama")
+    text = "東京。the film was good! nobody laughed."
+    fine = whence.explain(s, text, "gradient_x_input", 5)
+    assert (fine.input.offsets[~fine.special, 0] < 0).any(), "the test needs a token that stands for no character"
+    a = whence.explain(s, text, "gradient_x_input", 5, level="sentence")
+    own = [name for name, special in zip(a.features, a.special, strict=True) if not special]
+    assert own == ["東京。", "the film was good!", "nobody laughed."]
+    assert a.scores.sum() == pytest.approx(fine.scores.sum(), rel=1e-4)
 
 
 def test_the_option_that_levels_replaced_says_what_to_write() -> None:

@@ -225,6 +225,19 @@ def test_advice_is_given_only_where_the_sink_is_first() -> None:
     assert a.sinks.any() and not any("largest score" in note for note in a.notes)
 
 
+def test_a_unit_that_has_its_score_from_a_sink_says_so() -> None:
+    text = EXAMPLES[0].input
+    spans = [(0, len(" ".join(text.split()[:8]))), " ".join(text.split()[8:20])]
+    said = f"the span that begins with ‘{text.split()[0]}’ holds an attention sink, which makes"
+    for method in ("gae", "lrp"):
+        assert any(said in note for note in whence.explain(built(), text, method, level=spans).notes)
+    contrast = f"contrast({EXAMPLES[0].label!r}, 'Suva')" if EXAMPLES[0].label != "Suva" else "contrast('Suva', 'Rome')"
+    for method, target in (("leave_one_out", None), ("lrp", contrast)):
+        assert not any("holds an" in note for note in whence.explain(built(), text, method, target, level=spans).notes)
+    alone = whence.explain(built(), text, "gae", level="word")
+    assert alone.sinks[0] and not any("holds an" in note for note in alone.notes)
+
+
 def test_merged_words_keep_their_sinks() -> None:
     a = whence.explain(built(), EXAMPLES[0].input, "lrp")
     assert a.words().sinks.tolist() == a.sinks.tolist() and a.sinks.any()  # every word is one token here

@@ -63,6 +63,28 @@ def test_log_probabilities_and_hidden_sentences_by_hand(name: str) -> None:
         assert a.scores[unit] == pytest.approx(twin, abs=2e-3)
 
 
+@pytest.mark.parametrize("name", CAUSAL)
+def test_deleted_sentences_are_gone_also_the_one_before_the_statement(name: str) -> None:
+    """The statement is read after what is left; only where nothing would be left does the token before it stay."""
+    s, model = subject_of(name), family(name).model
+    a = whence.explain(s, raw_of(name), "shap(algorithm='exact', mask='delete')", "statement", level="sentence")
+    tokens = unmerged(a.input)
+    ids, first, players = tokens.tensors["input_ids"], tokens.decides[0] + 1, np.flatnonzero(~a.special)
+
+    def value(gone: np.ndarray) -> float:
+        kept = ~np.isin(tokens.units, gone)
+        kept[first - 1] |= not kept[:first].any()
+        left = torch.tensor(ids[kept])
+        with torch.no_grad():
+            logs = model(input_ids=left[None]).logits[0].double().log_softmax(-1)
+        return float(sum(logs[place - 1, left[place]] for place in range(kept[:first].sum(), len(left))))
+
+    assert a.base == pytest.approx(value(players), abs=1e-3)
+    one = whence.explain(s, raw_of(name), "leave_one_out(mask='delete')", "statement", level="sentence")
+    for number in players:
+        assert one.scores[number] == pytest.approx(value(players[:0]) - value(np.array([number])), abs=2e-3)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bart"])
 def test_a_statement_is_the_sum_of_its_tokens(name: str) -> None:
     """Log-probability, and scores of a method that is linear in the target, of the text before the statement."""

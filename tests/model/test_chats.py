@@ -52,7 +52,7 @@ def test_tokens_are_those_of_the_template(name: str, template: str) -> None:
         range(count, len(item.features))
     )
     stripped = {m["role"]: m["content"].strip() if template is TRIMMED else m["content"] for m in ASKED}
-    assert item.texts == {**stripped, "assistant": "the old man"}
+    assert item.texts == {**stripped, "assistant": " the old man" if template is TRIMMED else "the old man"}
     for i, part in enumerate(item.parts):
         start, end = item.offsets[i]
         assert bool(item.special[i]) == (part == "")
@@ -73,6 +73,26 @@ def test_rows_are_those_of_the_same_tokens() -> None:
         logits = s.model(ids).logits[0]
     places = [feature - 1 for feature in a.input.generated]
     np.testing.assert_allclose(a.output, [float(logits[p, ids[0, p + 1]]) for p in places], atol=1e-4)
+
+
+SPACED = "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %} {{ m.content | trim }} </s>{% else %}\
+[INST] {{ m.content | trim }} [/INST]{% endif %}{% endfor %}"
+THOUGHTFUL = CHATML.replace("{{ m.content }}", "{{ 'no idea : ' if m.role == 'assistant' }}{{ m.content }}")
+
+
+@pytest.mark.parametrize("template", [CHATML, TRIMMED, SPACED, THOUGHTFUL])
+@pytest.mark.parametrize("content", ["the old man", "  the old man "])
+def test_an_answer_stands_where_the_template_writes_it(template: str, content: str) -> None:
+    """The tokens up to the answer's end are those of the template's own text of the whole chat."""
+    s = chatty("llama", template)
+    messages = [ASKED[1], {"role": "assistant", "content": content}]
+    item = s.encode({"messages": messages})
+    text = s.processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
+    written = content.strip() if template in (TRIMMED, SPACED) else content
+    ids = s.processor(text[: text.rindex(written) + len(written)], add_special_tokens=False)["input_ids"]
+    assert item.tensors["input_ids"].tolist() == ids
+    assert "".join(item.features[i] for i in item.generated).strip() == "the old man"
+    assert all(item.special[i] for i in range(item.generated[0]) if item.parts[i] != "user")
 
 
 def test_roles_that_come_again_are_numbered() -> None:

@@ -372,9 +372,24 @@ def test_edited_attention_holds_in_every_pass_and_is_part_of_what_is_scored() ->
     whence.score(view, found["lrp"], "comprehensiveness")
     with pytest.raises(ValueError, match="explains another model"):
         whence.score(subject, found["lrp"], "comprehensiveness")
+    for returned, said in ((lambda w: w[:, :1], r"not \(1, 1, "), (lambda w: None, "not None")):
+        other = subject.with_attention(lambda record, weights, returned=returned: returned(weights))
+        with pytest.raises(ValueError, match=f"an edit of attention returns weights .* the shape .*{said}"):
+            whence.explain(other, text, "attention")
     for wrong, said in ((None, "and none came"), (3, "is a function")):
         with pytest.raises((ValueError, TypeError), match=said):
             subject.with_attention(wrong)
+
+
+def test_words_are_not_looked_for_in_pictures() -> None:
+    item = example("vit")
+    for entry, said in (
+        ("sky", "not in the input, which has no text; name features, such as 'patch"),
+        ((0, 5), "no text"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            ignoring([item], [entry])
+    assert ignoring([item], [item.features[-1]])[0].ignored == (len(item.features) - 1,)
 
 
 def test_ignore_is_reserved_for_explain() -> None:

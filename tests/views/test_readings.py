@@ -22,6 +22,7 @@ from results_by_hand import (
 )
 from whence.core.results import Comparison
 from whence.core.scoreboards import Score, Scoreboard
+from whence.views.colours import METHODS
 from whence.views.content import (
     arbitration,
     audit,
@@ -306,6 +307,12 @@ def test_guidance_says_what_became_better_and_worse() -> None:
     assert alone.startswith("Against the model as it was given, over 2 seeds: worse calibration error.")
     verdicts = [row.verdict for row in guidance.rows(guidance_example())]
     assert verdicts == ["no clear difference", "worse", "better", "cannot tell"]
+
+
+def test_the_curves_of_a_guidance_have_one_colour_for_an_arm() -> None:
+    page = guidance_example().to_html()  # the loss on labels of both arms, and the rationale loss of the guided one
+    plain, guided = METHODS[:2]
+    assert page.count(guided) == 2 * page.count(plain) > 0
 
 
 @pytest.mark.parametrize("name", ["at", "test"])

@@ -207,6 +207,22 @@ def test_choosing_a_produced_token_colours_what_it_came_from(browser, width, dar
     assert overflow(page) <= 0 and not accessibility_faults(page)
 
 
+@pytest.mark.parametrize("level", ["words", "sentences"])
+def test_every_produced_token_can_be_chosen_where_a_unit_holds_several(browser, level):
+    a = getattr(generated_example(), level)()
+    page = browser.show(a.to_html())
+    tokens = page.get_by_role("button")
+    assert tokens.all_inner_texts() == ["Pari", "##s", "!"]
+    tokens.nth(1).click()
+    assert page.get_by_role("status").inner_text().startswith("##s is token 2 of 3")
+    page.keyboard.press("ArrowRight")
+    assert page.get_by_role("status").inner_text().startswith("! is token 3 of 3")
+    assert page.locator("[aria-pressed=true]").all_inner_texts() == ["!"]
+    shares = [strength(page, f".tokens > span:not([data-row]) >> nth={i}") for i in range(len(a.features))]
+    np.testing.assert_allclose(shares, a.scores[2] / np.abs(a.scores[2]).max(), atol=0.01)
+    assert overflow(page) <= 0 and not accessibility_faults(page)
+
+
 def test_texts_are_readable_without_scripts(browser):
     page = browser.show(example().to_html(), java_script_enabled=False)
     assert (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,9 +21,13 @@ from whence.core.display import DRAWN
 from whence.core.files import FIGURES, PICTURES
 from whence.core.looks import look_of
 from whence.core.specs import expression
+from whence.core.tasks import PARTS
 
 MAX_DIGITS = 1_000
 TEXT_MODEL, PICTURE_MODEL = "sst2", "digits"  # the embedded models that are used when none is named
+
+NAMED_PART = re.compile(rf"""\s*{{\s*['"]({"|".join(PARTS)})['"]\s*:""")
+EXAMPLE = '{"text": "...", "pair": "..."}'
 
 INPUT = 'A text, a picture file, or named parts as {"text": "...", "pair": "..."}; - reads one per line from stdin.'
 TARGET = (
@@ -115,8 +120,11 @@ def look(clip: float | None, contour: float | None, patches: bool, files: Sequen
 def raw_input(text: str) -> Any:
     """A text as a raw input: a JSON object with named parts, the path of a picture that exists, or else the text."""
     if text.lstrip().startswith("{"):
-        with suppress(ValueError, RecursionError):
+        try:
             return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            if NAMED_PART.match(text):
+                raise Misuse(f"the input names parts, and is no JSON: {error}; write them as {EXAMPLE}") from error
     return Path(text) if text.lower().endswith(PICTURES) and os.path.isfile(text) else text
 
 

@@ -67,7 +67,7 @@ def audit(
     """Ask whether attention explains a model's decisions: the experiments of the debate, on your data."""
     files = files_for("ShortcutAudit" if shortcuts else "Audit" if names is None else "NameAudit", save, html, csv)
     check_folders(resume)
-    named = data_of(data, "audit")
+    named = data_of(data, "audit on")
     subject = load(model, kind_of(named), device)
     edits: dict[str, Any] = {"layers": _choice(layers), "heads": _choice(heads), "rows": rows, "reading": reading}
     edits |= {"special": special or None, "train": train, "seeds": seeds, "resume": resume}

@@ -103,7 +103,7 @@ def evaluate(
     """Set methods against metrics on a data set: means, intervals, and which differences may be chance."""
     files = files_for("Scoreboard", save, html, csv)
     check_folders(resume)
-    named = data_of(data, "evaluate")
+    named = data_of(data, "evaluate on")
     subject = load(model, kind_of(named), device)
     board = whence.evaluate(
         subject,
@@ -171,7 +171,7 @@ def data_of(names: list[str], purpose: str) -> str | list[Path]:
     """The data that a command names: a file, folder or pattern, or a list of them; what is not there is refused."""
     for name in names:
         if not exists(name):
-            raise Misuse(f"there is no file or folder {shown(name)} to {purpose} on")
+            raise Misuse(f"there is no file or folder {shown(name)} to {purpose}")
     return names[0] if len(names) == 1 else [Path(name) for name in names]
 
 

@@ -209,17 +209,33 @@ def numbers_in_text(x: Input, spans_of: Callable[[str], list[tuple[int, int]]]) 
 def _written(x: Input, members: list[int], text: str | None) -> tuple[str, list[int]]:
     """The text of these features and where each begins in it; of their names, where the text is not known."""
     places: list[int] = []
-    if text is not None and (x.offsets[members, 0] >= 0).all():
-        for start, end in x.offsets[members].tolist():
-            piece = text[start:end]
+    if text is not None and (x.offsets[members, 0] >= 0).any():
+        for i in members:
+            start, end = x.offsets[i].tolist()
+            piece = text[start:end] if start >= 0 else ""
             places.append(start + len(piece) - len(piece.lstrip()) if piece.strip() else start)
-        return text, places
+        return text, _with_those_between(places, [x.features[i] for i in members])
     joined = ""
     for i, before in zip(members, [*members[:1], *members], strict=False):
         joined += " " if x.words[i] != x.words[before] else ""
         places.append(len(joined))
         joined += x.features[i]
     return joined, places
+
+
+def _with_those_between(places: list[int], names: list[str]) -> list[int]:
+    """Places in a text, also for pieces that stand for none of its characters, whose place is given as -1.
+
+    A space that a tokenizer put before a word is where the word is; any other piece is where the one before it is.
+    """
+    found = list(places)
+    for i in reversed(range(len(found) - 1)):
+        if found[i] < 0 and not names[i].strip():
+            found[i] = found[i + 1]
+    for i in range(len(found)):
+        if found[i] < 0:
+            found[i] = found[i - 1] if i else 0
+    return found
 
 
 def merged(x: Input, starts: np.ndarray, level: str = "") -> Input:
@@ -276,6 +292,8 @@ def _wholly_ignored(x: Input, starts: np.ndarray) -> tuple[int, ...]:
 def _whole(x: Input, first: int, end: int) -> tuple[str, tuple[int, int]]:
     """The original text of the features first..end-1, without spaces around it, and its offsets."""
     start, stop = int(x.offsets[first, 0]), int(x.offsets[first:end, 1].max())
+    if start < 0 <= stop and not x.features[first].strip():  # a space that the tokenizer put before the text
+        start = int(next(place for place in x.offsets[first:end, 0] if place >= 0))
     if end - first == 1 and x.words[first] < 0:
         return x.features[first], (start, stop)
     if start < 0 or x.parts[first] not in x.texts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -104,18 +105,19 @@ def _characters(span: Any) -> tuple[str, int, int] | None:
 
 
 def _span_numbers(x: Input, spans: Sequence[Any]) -> np.ndarray:
-    """(feature,) The number of the span that a token stands in, -1 for none; spans may not share a token."""
+    """(feature,) The number of the span that a token stands in, -1 for none; spans may not share characters."""
     numbers = np.full(len(x.features), -1)
-    for number, span in enumerate(spans):
-        part, start, end = _found(x, span)
+    places = [_found(x, span) for span in spans]
+    for a, b in pairwise(sorted(range(len(spans)), key=places.__getitem__)):
+        if places[a][0] == places[b][0] and places[b][1] < places[a][2]:
+            one, other = (shown(spans[number]) for number in sorted((a, b)))
+            raise ValueError(f"the spans {one} and {other} share characters; give spans that lie apart")
+    for number, (span, (part, start, end)) in enumerate(zip(spans, places, strict=True)):
         own = [
             i for i in range(len(x.features)) if x.parts[i] == part and not x.special[i] and _inside(x, i, start, end)
         ]
         if not own:
             raise ValueError(f"the span {shown(span)} holds no token of the {part}; give characters of its text")
-        if (numbers[own] >= 0).any():
-            other = spans[int(numbers[own].max())]
-            raise ValueError(f"the spans {shown(other)} and {shown(span)} share a token; give spans that lie apart")
         numbers[own] = number
     return numbers
 

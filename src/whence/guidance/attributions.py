@@ -56,14 +56,19 @@ def rows(seen: TrainingPass, record: AttentionRecord, read: Read) -> Tensor:
 
 def by_head(seen: TrainingPass, record: AttentionRecord, read: Read, heads: Sequence[int] | None) -> Tensor:
     """What each head of a block pays to every key, at the deciding token or over all queries: (batch, head, key)."""
-    weights = record.weights
-    if heads is not None:
-        count = weights.shape[1]
-        wrong = [number for number in heads if not -count <= number < count]
-        if wrong:
-            raise ValueError(f"head {wrong[0]} is out of range: the model has {count} heads here, from 0")
-        weights = weights[:, list(heads)]
+    weights = weights_of(record, heads)
     return torch.einsum("bq,bhqk->bhk", rows(seen, record, read).to(weights.dtype), weights)
+
+
+def weights_of(record: AttentionRecord, heads: Sequence[int] | None) -> Tensor:
+    """The attention weights of all heads of a block, or of some: (batch, head, query, key)."""
+    if heads is None:
+        return record.weights
+    count = record.weights.shape[1]
+    wrong = [number for number in heads if not -count <= number < count]
+    if wrong:
+        raise ValueError(f"head {wrong[0]} is out of range: the model has {count} heads here, from 0")
+    return record.weights[:, list(heads)]
 
 
 def read_blocks(seen: TrainingPass, layers: Sequence[int] | None, read: Read) -> list[AttentionRecord]:

@@ -17,12 +17,13 @@ from whence.core.wording import counted, shown
 from whence.guidance.lessons import Lesson, lessons_of, split
 from whence.guidance.measuring import ABOUT, Measured, between_seeds, measured, metric_names, registry_spec
 from whence.guidance.objective import Objective
-from whence.guidance.training import TASK, History, Schedule, quiet, steps_of, trained
+from whence.guidance.training import TASK, History, Schedule, quiet, step_losses, steps_of, trained
 from whence.measure.datasets import assumptions
 from whence.measure.local_engine import progress_bar
 from whence.model.discovery import no_attention
 from whence.model.subject import Subject
 from whence.model.training_pass import module_of, saved
+from whence.model.weights import duplicate
 
 TRAINABLE = ("text-classification", "image-classification", "module")
 SET_ASIDE = 0.1  # of the training examples, for stopping early
@@ -62,8 +63,10 @@ def guided(subject: Subject, data: Any, losses: Sequence[str], held_out: Any, se
         judged = lessons_of(subject, held_out, None, settings.truncate)
     _check_marks(objective, lessons)
     _check_attention(subject, lessons[0])
+    step_losses(duplicate(subject), subject, lessons[:1], objective)  # what no step can do is said before training
     arms = _arms(subject, lessons, judged, objective, settings)
-    return _report(subject, objective, lessons, judged, arms, settings, assumptions(data))
+    notes = (*assumptions(data), *_repeated(lessons, judged))
+    return _report(subject, objective, lessons, judged, arms, settings, notes)
 
 
 def _check(subject: Subject, settings: Settings) -> None:
@@ -99,6 +102,17 @@ def _check_attention(subject: Subject, lesson: Lesson) -> None:
             f"the attention of {subject.name} does not look at its inputs token by token (it attends within windows, "
             "or over something else), so there are no words to compare attention with; use another model"
         )
+
+
+def _repeated(lessons: Sequence[Lesson], judged: Sequence[Lesson]) -> list[str]:
+    """A note on held-out examples that were trained on, too: of these a model may know the answer by heart."""
+
+    def key(lesson: Lesson) -> tuple[bytes, ...]:
+        return tuple(lesson.item.tensors[name].tobytes() for name in sorted(lesson.item.tensors))
+
+    known = {key(lesson) for lesson in lessons}
+    count = sum(key(lesson) in known for lesson in judged)
+    return [f"{count} of {counted(len(judged), 'held-out example')} were trained on, too."] if count else []
 
 
 def _arms(

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from whence.core.registry import loss
 from whence.core.specs import Number
 from whence.guidance import attributions
-from whence.guidance.attributions import TINY, Read, blocks, by_head, read_blocks, shares, words
+from whence.guidance.attributions import TINY, Read, blocks, by_head, read_blocks, shares, weights_of, words
 from whence.model.training_pass import TrainingPass
 
 Distance = Literal["kl", "cross_entropy", "mass"]
@@ -77,14 +77,12 @@ def entropy(
     smaller; sharper=False makes it larger, as entropy-based attention regularisation does against over-fitting words.
     """
     values = []
-    for record in blocks(seen, layers):
-        weights = record.weights if heads is None else record.weights[:, heads]
+    for record in read_blocks(seen, layers, "row") if rows == "deciding" else blocks(seen, layers):
+        weights = weights_of(record, heads)
         seen_keys = (weights.detach() > 0).sum(-1)
         own = -(weights * weights.clamp(min=TINY).log()).sum(-1) / seen_keys.clamp(min=2).log()  # (batch, head, query)
         real = seen.batch.mask[:, seen.batch.span(record.query)]
         if rows == "deciding":
-            if record.query not in seen.deciding:
-                continue
             real = real & seen.deciding[record.query]
         counted = (real[:, None] & (seen_keys > 1)).to(own.dtype)
         values.append((own * counted).sum() / counted.sum().clamp(min=1))
@@ -110,7 +108,10 @@ def disagreement(
 def head_likeness(seen: TrainingPass, of: Heads = "outputs", layers: Sequence[int] | None = None) -> Tensor:
     """How alike the heads of a layer are, of every example: the mean over layers and tokens, (batch,)."""
     values = []
-    for record in blocks(seen, layers):
+    chosen = blocks(seen, layers)
+    if all(record.weights.shape[1] == 1 for record in chosen):
+        raise ValueError("disagreement compares the heads of a layer, and this model has one head per layer")
+    for record in chosen:
         stream = record.key if of == "subspaces" else record.query
         real = seen.batch.mask[:, seen.batch.span(stream)].to(seen.logits.dtype)  # (batch, token)
         if of == "positions":

@@ -14,7 +14,7 @@ from whence.core.interventions import Intervention, joined
 from whence.core.registry import Explained, Record
 from whence.core.results import Attribution
 from whence.methods.interventions import interventions, notes_of, set_against
-from whence.methods.sinks import marked, sinks_of
+from whence.methods.sinks import inside_units, marked, sinks_of
 from whence.model.batching import Batch, cut, shown
 from whence.model.masked_runs import MaskedRuns
 from whence.model.pointing import pointed
@@ -133,7 +133,10 @@ def _at_level(a: Attribution, record: Record) -> Attribution:
         return a
     kind = f"{a.input.level}s"
     whole = record.family == "perturbation"
-    return a.units(f"{kind} were hidden as wholes" if whole else f"scores of {kind} are the sums of their tokens'")
+    if whole:
+        return a.units(f"{kind} were hidden as wholes")
+    a = replace(a, notes=(*a.notes, *inside_units(a)))
+    return a.units(f"scores of {kind} are the sums of their tokens'")
 
 
 def check_tasks(subject: Subject, specs: Iterable[Spec]) -> None:

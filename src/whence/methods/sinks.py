@@ -110,6 +110,21 @@ def marked(a: Attribution, found: Found | None, record: Record) -> Attribution:
     return replace(a, sinks=found.sinks, details={**a.details, **found.details()}, notes=notes)
 
 
+def inside_units(a: Attribution) -> tuple[str, ...]:
+    """Of an attribution whose tokens know their units: a note where a unit has its score from an attention sink."""
+    sizes = np.where(a.visible, np.abs(a.scores), 0.0).reshape(-1, len(a.features)).sum(0)
+    units = np.asarray(a.input.units)
+    for sink in np.flatnonzero(a.sinks):
+        own = units == units[sink]
+        if own.sum() > 1 and sizes[sink] > sizes[own].sum() / 2:
+            share = sizes[sink] / sizes[own].sum()
+            return (
+                f"the {a.input.level} that begins with ‘{a.features[own.argmax()].strip()}’ holds an attention sink, "
+                f"which makes {share:.0%} of its score",
+            )
+    return ()
+
+
 def _what_was_found(a: Attribution, found: Found) -> str:
     """Which tokens are sinks, and why."""
     numbers = np.flatnonzero(found.sinks)

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from whence.core.wording import shown
+
 # (record of the attention block, weights (batch, head, query, key)) -> the weights to use instead
 WeightsEdit = Callable[[Any, Tensor], Tensor]
 
@@ -67,12 +69,24 @@ class Change:
             left = weights.detach().masked_fill(keys, 0.0).sum(-1, keepdim=True) > 0
             again = softmax.again(weights, keys, ~left) if softmax is not None else None
             weights = closed_after(weights, keys) if again is None else again
-        return weights if self.edit is None else self.last(record, self.edit(record, weights))
+        return weights if self.edit is None else self.last(record, _edited(self.edit, record, weights))
 
     def last(self, record: Any, weights: Tensor) -> Tensor:
         """Weights that a caller put in place of the model's, without those that are closed."""
         keys = self.keys(record)
         return weights if keys is None else closed_after(weights, keys)
+
+
+def _edited(edit: WeightsEdit, record: Any, weights: Tensor) -> Tensor:
+    """What an edit made of the weights; another shape would be broadcast to numbers that look right."""
+    found = edit(record, weights)
+    if not isinstance(found, Tensor) or found.shape != weights.shape:
+        came = tuple(found.shape) if isinstance(found, Tensor) else shown(found)
+        raise ValueError(
+            f"an edit of attention returns weights (batch, head, query, key) of the shape that it was given, "
+            f"{tuple(weights.shape)}, not {came}"
+        )
+    return found
 
 
 def closed_after(weights: Tensor, keys: Tensor) -> Tensor:

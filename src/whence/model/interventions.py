@@ -112,7 +112,10 @@ def ignoring(items: Sequence[Input], ignore: Any) -> list[Input]:
     found = [with_ignored(item, entries) for item in items]
     for entry in entries:
         if found and all(any(entry is other for other in missing) for _, missing in found):
-            raise ValueError(f"ignore names {shown(entry)}, which is not in the text; name words that stand there")
+            missing_from = "the text; name words that stand there"
+            if not any(item.texts for item in items):
+                missing_from = f"the input, which has no text; name features, such as {shown(items[0].features[-1])}"
+            raise ValueError(f"ignore names {shown(entry)}, which is not in {missing_from}")
     return [noted(item, missing) for item, missing in found]
 
 
@@ -155,10 +158,10 @@ def _features(item: Input, entry: Any) -> np.ndarray:
     if isinstance(entry, (list, tuple)):
         part = next(iter(item.texts), "")
         start, end = (int(place) for place in entry)
-        if not 0 <= start < end <= len(item.texts.get(part, "")):
-            raise ValueError(
-                f"ignore names the characters {start} to {end}, and the text has {len(item.texts.get(part, ''))}"
-            )
+        if not part:
+            raise ValueError(f"ignore names the characters {start} to {end}, and the input has no text")
+        if not 0 <= start < end <= len(item.texts[part]):
+            raise ValueError(f"ignore names the characters {start} to {end}, and the text has {len(item.texts[part])}")
         return features_at(item, part, [(start, end)])
     word = entry if isinstance(entry, str) else entry["word"]
     places = [(part, span) for part, text in item.texts.items() for span in phrase_spans(text, word, any_case=True)]

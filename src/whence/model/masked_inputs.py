@@ -120,7 +120,8 @@ def hiding(subject: Subject, item: Input, how: Way = "auto") -> Callable[[np.nda
         variant = replace(item, tensors=tensors)
         if (hidden & zeroed).any():
             variant = Zeroed(**{f.name: getattr(variant, f.name) for f in fields(Input)}, zeroed=hidden & zeroed)
-        return _without(variant, hidden & deleted, subject.name) if (hidden & deleted).any() else variant
+        gone = _after_something(item, hidden & deleted)
+        return _without(variant, gone, subject.name) if gone.any() else variant
 
     return lambda keep: map(make_variant, keep)
 
@@ -235,6 +236,14 @@ def _black(subject: Subject) -> np.ndarray:
     return -np.asarray(processor.image_mean) / np.asarray(processor.image_std)
 
 
+def _after_something(item: Input, gone: np.ndarray) -> np.ndarray:
+    """What is deleted, (feature,) bool, but for the token before a statement where nothing else would stand there."""
+    if item.answer:
+        before = np.array(item.streams[: item.decides[0] + 1]) == item.streams[-1]
+        gone[item.decides[0]] &= not gone[: len(before)][before].all()
+    return gone
+
+
 def _without(item: Input, gone: np.ndarray, name: str) -> Input:
     """The input without the features `gone`, (feature,) bool; the others close up."""
     streams = stream_names(item)
@@ -253,7 +262,8 @@ def _without(item: Input, gone: np.ndarray, name: str) -> Input:
         columns[name] = tuple(value for value, is_gone in zip(getattr(item, name), gone, strict=True) if not is_gone)
     columns["units"] = None if item.units is None else item.units[~gone]
     numbers = np.where(gone, -1, np.cumsum(~gone) - 1)
-    columns["decides"] = tuple(int(numbers[place]) if place >= 0 else -1 for place in item.decides)
+    read = np.cumsum(~gone) - 1 if item.answer else numbers  # an answer is read after what is left of the text
+    columns["decides"] = tuple(int(read[place]) if place >= 0 else -1 for place in item.decides)
     columns["ignored"] = tuple(int(numbers[place]) for place in item.ignored if numbers[place] >= 0)
     return replace(item, tensors=tensors, **columns)
 

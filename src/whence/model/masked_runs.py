@@ -255,7 +255,7 @@ class MaskedRuns:
             item, ask = unmerged(item), replace(ask, keep=ask.keep[:, item.units])
         # A statement's own tokens, which are marked as special, stay: without them there is no such statement.
         item = replace(item, special=added_by_model(item)) if ask.special and not item.answer else item
-        if item.decides and "delete" in ways(self.subject, item, ask.mask).values():
+        if item.decides and not item.answer and "delete" in ways(self.subject, item, ask.mask).values():
             read = np.isin(np.arange(len(item.features)), tokens_read(item, target))
             item = replace(item, special=item.special | read)  # without the token there would be nothing to read
         variants_key = (self.edit, digest(item), item.special.tobytes(), ask.mask)

@@ -99,6 +99,7 @@ def watching(
     wrong = sorted(set(needs) - set(NEEDS))
     if wrong:
         raise ValueError(f"a training pass records {', '.join(NEEDS)}, not {wrong[0]!r}")
+    _check_known(batch, known)
     discovery = subject.discovery(batch)
     structure, seen = discovery.structure, TrainingPass(batch, **known)
     rules = {stream: discovery.deciding_tokens(batch, stream) for stream in structure.deciding}
@@ -132,6 +133,37 @@ def watching(
     _complete(subject, seen, calls, tap.records, rules, bool(needs))
 
 
+def _check_known(batch: Batch, known: dict[str, Any]) -> None:
+    """Raise where labels, marks or base logits are of another batch; broadcast, they would give wrong numbers."""
+    count, features = batch.mask.shape
+    wanted = {
+        "labels": ((count,), "(batch,)"),
+        "marked": ((count,), "(batch,)"),
+        "marks": ((count, features), "(batch, feature)"),
+        "base": ((count,), "(batch, class)"),
+    }
+    for name, (shape, axes) in wanted.items():
+        found = None if known.get(name) is None else tuple(known[name].shape)
+        if found is not None and (found[:1] if name == "base" else found) != shape:
+            raise ValueError(
+                f"{name} has the shape {found}, and the batch has {count} inputs of {features} features; give {name} "
+                f"of this batch, as {axes}"
+            )
+
+
+def _check_classes(seen: TrainingPass) -> None:
+    """Raise where labels or base logits are of other classes than the model's."""
+    count = seen.logits.shape[-1]
+    wrong = [] if seen.labels is None else [label for label in seen.labels.tolist() if not 0 <= label < count]
+    if wrong:
+        raise ValueError(f"a label is the number of a class, from 0 to {count - 1}, not {wrong[0]}")
+    if seen.base is not None and seen.base.shape != seen.logits.shape:
+        raise ValueError(
+            f"base has the shape {tuple(seen.base.shape)}, and the logits have {tuple(seen.logits.shape)}; give the "
+            "logits of the same model before training"
+        )
+
+
 def _complete(
     subject: Subject,
     seen: TrainingPass,
@@ -148,6 +180,7 @@ def _complete(
         )
     seen.outputs, seen.attention = calls[0], records
     seen.logits = subject._forward.decision(seen.outputs, seen.batch)
+    _check_classes(seen)
     seen.embeddings = {stream: site.turned(seen._states[site]) for stream, site in seen._sites.items()}
     if tapped and not records:
         raise ValueError(no_attention(subject.model))

@@ -272,6 +272,7 @@ class Layers(Parts):
         by_head[:, columns] = weight
         moved = torch.einsum("bhjd,ohd->bhjo", product.values, by_head.view(-1, heads, width))
         batch, _, tokens, sources = product.weights.shape
+        self._rows = (batch, tokens)
         parts = moved.new_zeros(sources + 1, batch, tokens, len(weight))
         parts[:-1] = torch.einsum("bhij,bhjo->jbio", product.weights, moved)
         add_rest(parts, bias)
@@ -332,7 +333,9 @@ class Layers(Parts):
         self._done = True
         if self._stage != "attention" and self._residual_sum is None:
             raise ValueError(f"no residual was seen around the attention of {self._subject}; {_ELSEWHERE}")
-        if self._tokens_first and self._stage != "attention":
+        if whole.ndim == 2:  # OPT lays the tokens of all examples in one row before its feed-forward part
+            parts, whole = parts.unflatten(1, self._rows), whole.unflatten(0, self._rows)
+        elif self._tokens_first and self._stage != "attention":
             parts, whole = parts.transpose(1, 2), whole.transpose(0, 1)
         check_sum(parts.sum(0), whole, self._subject)
         self.maps.append(self._reduce(parts, whole))

@@ -85,16 +85,23 @@ class Catalogue:
             found |= {"task": subject.task, "family": ", ".join(config.get("architectures") or ())}
             labels = None if subject.labels is None else list(subject.labels)
         task = TASKS[found["task"]]
+        further = [part for part in task.further if part != "messages" or self._chats(name)]
         examples = self.examples(name)
         return found | {
             "labels": labels if labels and not task.generates else None,
             "parts": [
                 {"name": part, "required": part in task.required, "kind": "picture" if part == "image" else "text"}
-                for part in task.parts
+                for part in (*task.parts, *further)
             ],
             "planted": any(example.truth is not None for example in examples),
             "examples": [self._shown(name, number) for number in range(len(examples))],
         }
+
+    def _chats(self, name: str) -> bool:
+        """Whether a model has a chat template, by which it reads messages; none of those that ship has one."""
+        processor = self.subject(name).processor if name in self.folders else None
+        several = (processor, getattr(processor, "tokenizer", None))
+        return any(getattr(one, "chat_template", None) is not None for one in several)
 
     def parts(self, name: str, number: int) -> dict[str, Any]:
         """The parts of an example by their names."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import secrets
 import threading
 import warnings
@@ -103,12 +104,14 @@ def raw_input(asked: Asked, catalogue: Catalogue, pictures: Pictures, limits: Li
     """The parts that the model is given, and the truth on what decides, where the input is an example that has one."""
     task = TASKS[str(catalogue.detail(asked.model)["task"])]
     texts = {part: text for part, text in asked.texts.items() if text}
-    if unknown := [part for part in asked.texts if part not in task.parts or part == "image"]:
-        known = [part for part in task.parts if part != "image"]
+    known = [part for part in (*task.parts, *task.further) if part != "image"]
+    if unknown := [part for part in asked.texts if part not in known]:
         raise ValueError(f"{asked.model} takes the texts {quoted(known) or 'none'}, and {quoted(unknown)} came")
     check_letters(texts, limits)
     example = {} if asked.example is None else catalogue.parts(asked.model, asked.example)
     parts: dict[str, Any] = dict(texts)
+    if "messages" in texts:
+        parts["messages"] = _messages(texts["messages"])
     if "image" in task.parts:
         if asked.picture is None and "image" not in example:
             raise ValueError(f"{asked.model} needs a picture, and none came; send one, or name an example")
@@ -116,6 +119,16 @@ def raw_input(asked: Asked, catalogue: Catalogue, pictures: Pictures, limits: Li
     elif asked.picture is not None:
         raise ValueError(f"{asked.model} takes no picture, and one came; leave it out")
     return parts, _truth(asked, texts, example, catalogue)
+
+
+def _messages(text: str) -> Any:
+    """The messages of a chat, which the page sends as the JSON that a person wrote."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            'messages are JSON such as [{"role": "user", "content": "..."}], and what came is not: ' + str(error)
+        ) from error
 
 
 def _truth(asked: Asked, texts: dict[str, str], example: dict[str, Any], catalogue: Catalogue) -> np.ndarray | None:

@@ -32,6 +32,7 @@ class Chat:
     text: str
     places: tuple[tuple[str, int, int], ...]  # part, first character, the one after the last
     texts: dict[str, str]  # part -> what the message says, as the template wrote it
+    between: str = ""  # what the template writes between this text and the answer, as the space of "[/INST] An answer"
     answer: str = ""  # the last message of the assistant, which the model is to have written
     part: str = ANSWERS  # the part of the answer that is there, or that will be generated
 
@@ -53,22 +54,25 @@ def chat_of(messages: Any, template: Any, name: str) -> Chat:
     text, places = _rendered(template, asked, parts, name)
     texts = {part: text[start:end] for part, start, end in places}
     part = parts[len(asked)]
-    return Chat(text, tuple(places), texts, last["content"] if answered else "", part)
+    if not answered:
+        return Chat(text, tuple(places), texts, part=part)
+    return Chat(text, tuple(places), texts, *_answer_written(template, messages, text), part)
 
 
 def encode_chat(tokenizer: Any, chat: Chat, limit: int | None, truncate: bool, *, stream: str = "text") -> Input:
     """The messages as one sequence; in the stream "text", the answer that was given follows as the stream "target"."""
+    stem = chat.between.rstrip(" ")  # spaces belong to the answer's first token, an empty thought does not
+    text, written = chat.text + stem, chat.between[len(stem) :] + chat.answer
     found, answer = tokenised(tokenizer, {"prompt": chat.text}, special=False), list[Feature]()
     prompt, notes = found.features, found.notes
     if chat.answer and stream == "text":
-        prompt, answer, notes = prompt_and_continuation(tokenizer, chat.text, chat.answer, special=False)
+        prompt, answer, notes = prompt_and_continuation(tokenizer, text, written, special=False)
     features = [*_placed(prompt, chat), *(feature._replace(part=chat.part) for feature in answer)]
-    texts = chat.texts | ({chat.part: chat.answer} if answer else {})
+    texts = chat.texts | ({chat.part: written} if answer else {})
     if limit is not None and len(features) > limit:
         if len(answer) >= limit:
             raise ValueError(f"the answer alone has {len(answer)} tokens, and the model takes {limit}: shorten it")
-        names = {"messages": chat.text}
-        notes = (*notes, f"{cut_note(names, len(features), limit, truncate)}: the beginning was left out")
+        notes = (*notes, f"{cut_note({'chat': chat.text}, len(features), limit, truncate)}: the beginning was left out")
         features = [*last_kept(features[: len(prompt)], limit - len(answer)), *features[len(prompt) :]]
         texts = {part: text for part, text in texts.items() if any(feature.part == part for feature in features)}
     check_parts_left(features, {part: text for part, text in texts.items() if text.strip()})
@@ -150,6 +154,26 @@ def _searched(text: str, messages: Sequence[Mapping[str, str]], parts: list[str]
         if content:
             places.append((part, start, end))
     return places
+
+
+def _answer_written(template: Any, messages: Sequence[Mapping[str, str]], text: str) -> tuple[str, str]:
+    """What the template writes between the text of a prompt and the answer, and the answer as it writes it.
+
+    It may leave out the spaces around an answer. Where a template writes by what messages say, the answer is as given.
+    """
+    content, mark = messages[-1]["content"], "\ue000\ue001"
+    try:
+        whole, marked = (
+            str(template.apply_chat_template([*messages[:-1], last], tokenize=False, add_generation_prompt=False))
+            for last in (messages[-1], {**messages[-1], "content": mark})
+        )
+    except Exception:  # a template that only writes prompts
+        return "", content
+    between, found, _ = marked[len(text) :].partition(mark)
+    for answer in (content, content.strip()):
+        if found and whole.startswith(text + between + answer):
+            return between, answer
+    return "", content
 
 
 def _applied(template: Any, messages: Sequence[Mapping[str, str]], name: str) -> str:

@@ -115,7 +115,8 @@ def facts(g: Guidance) -> Facts:
     found.append(("measured on", f"{counted(g.held_out, 'held-out example')}"))
     found.append(("training", ", ".join(f"{name} {number(value)}" for name, value in g.settings.items())))
     found.append(("cost", _cost(g)))
-    found.append(("intervals", "95 %, of seeds and examples; a difference is of the same seeds and examples"))
+    drawn = "seeds and examples" if len(g.seeds) > 1 else "examples alone, since one seed says nothing of others"
+    found.append(("intervals", f"95 %, of {drawn}; a difference is of the same seeds and examples"))
     found += [("models", g.folder)] if g.folder else []
     found += [("note", note) for note in dict.fromkeys(g.notes)]
     return [(label, printable(text)) for label, text in found if text]

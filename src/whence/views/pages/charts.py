@@ -11,7 +11,7 @@ import numpy as np
 from whence.views.colours import OTHER_METHODS
 from whence.views.content.scoreboard import Style, tick_text, ticks, widened
 
-WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 440, 270, 44, 10, 26, 40  # of a drawing, and its margins
+WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 440, 270, 44, 16, 26, 40  # of a drawing, and its margins
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from whence.views.pages.layout import Part, rendered
 from whence.views.text import printable
 
 COLOURS = {"better": css(FOR, 0.45), "worse": css(AGAINST, 0.45)}
+LINES = dict(zip(("plain", "guided"), METHODS, strict=False))  # an arm has one colour in all curves of the page
 
 
 @display.fragment.register(Guidance)
@@ -63,7 +64,7 @@ def _drawn(row: Row) -> dict[str, str] | None:
 
 def _curves(loss: str, arms: dict[str, np.ndarray]) -> dict[str, Any]:
     """The curves of one loss along the training, one line per arm."""
-    styles = {arm: Style(METHODS[number], 2.2) for number, arm in enumerate(arms)}
+    styles = {arm: Style(LINES[arm], 2.2) for arm in arms}
     lines = [
         Line(np.linspace(0, 100, len(values)) if len(values) > 1 else np.zeros(1), values, styles[arm], arm)
         for arm, values in arms.items()

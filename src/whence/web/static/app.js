@@ -7,6 +7,11 @@
     text: ["leave_one_out", "integrated_gradients", "lrp", "gae", "attention", "random"],
     picture: ["gae", "integrated_gradients", "lrp", "rollout", "rise", "random"],
   };
+  const HINTS = { // what is written into parts that are no plain text
+    messages: '[{"role": "user", "content": "…"}], in place of the text above',
+    max_tokens: "the most tokens that the model writes, as 20",
+    stop: "a text at which the model stops writing",
+  };
   const CHOSEN = 3; // of the usual methods, those that are ticked at first
   const LONGEST_LINK = 4000;
   const MOST_CHANGED = 8; // tokens that are shown at first of what changed
@@ -91,11 +96,12 @@
   function showParts(model) {
     at("parts").replaceChildren(...model.parts.flatMap(part => {
       const id = `part-${part.name}`;
-      const title = part.name[0].toUpperCase() + part.name.slice(1).replace("image", "picture");
+      const title = part.name[0].toUpperCase() + part.name.slice(1).replace("image", "picture").replace("_", " ");
       const label = node("label", {class: "field", for: id}, part.kind === "picture" ? "Picture" : title);
       if (part.kind === "picture") return [label, dropPlace(id)];
-      const area = node("textarea", {id, rows: part.required ? 3 : 1, class: part.required ? "" : "short", dir: "auto",
-        maxlength: 20000, oninput: () => pressed(null)});
+      const tall = part.required || part.name === "messages";
+      const area = node("textarea", {id, rows: tall ? 3 : 1, class: tall ? "" : "short", dir: "auto",
+        maxlength: 20000, placeholder: HINTS[part.name] ?? "", oninput: () => pressed(null)});
       area.addEventListener("keydown", event => {
         if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) at("ask").requestSubmit();
       });

@@ -4,7 +4,12 @@ whence.component("generated", root => {
   const tokens = [...root.querySelectorAll(".tokens > span")], table = root.querySelector("table.sources");
   const columns = [...table.querySelectorAll("thead .column")];
   const rows = [...table.tBodies[0].rows].map(row => ({row, head: row.cells[0], cells: [...row.cells].slice(1, 1 + tokens.length)}));
-  const produced = tokens.filter(token => "row" in token.dataset);
+  let produced = tokens.filter(token => "row" in token.dataset);
+  const several = produced.length < rows.length; // units, as sentences, hold several produced tokens: those get a line
+  if (several) {
+    for (const token of produced) delete token.dataset.row;
+    produced = rows.map((one, i) => node("span", {"data-row": i}, node("b", {dir: "auto"}, one.head.textContent)));
+  }
   const said = node("p", {class: "said", role: "status"});
   const share = cell => Number(cell.style.getPropertyValue("--s"));
   let chosen = -1;
@@ -23,8 +28,8 @@ whence.component("generated", root => {
       const cell = own.cells[i], unseen = cell.classList.contains("hidden");
       token.classList.toggle("unseen", unseen);
       token.style.setProperty("--s", unseen ? 0 : share(cell) / largest);
-      if ("row" in token.dataset) token.setAttribute("aria-pressed", String(token === holder(at)));
     });
+    for (const token of produced) token.setAttribute("aria-pressed", String(token === holder(at)));
     rows.forEach((one, i) => one.row.classList.toggle("chosen", i === at));
     said.textContent = `${own.head.textContent} is token ${at + 1} of ${rows.length}, coloured on its own scale. ${own.row.dataset.reading}`;
   }
@@ -59,7 +64,8 @@ whence.component("generated", root => {
       hidden ? "could not be seen" : `score ${found.textContent}`]);
   }
   whence.pointed(root, point, tip.hide);
-  root.prepend(node("p", {class: "hint"}, "Choose a produced token (underlined) by click or arrow keys to see what it came from."), said);
+  root.prepend(node("p", {class: "hint"}, "Choose a produced token (underlined) by click or arrow keys to see what it came from."),
+    ...several ? [node("div", {class: "tokens"}, ...produced)] : [], said);
   root.classList.add("choosing");
   if (rows.length) choose(0);
 });

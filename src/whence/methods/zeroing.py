@@ -81,9 +81,9 @@ def zeroed(subject: Subject, batch: Batch, layer: Layer) -> Tensor:
     for number, record in enumerate(layer.records):
         query, key = batch.span(record.query), batch.span(record.key)
         real, reached = batch.mask[:, key], _reached(layer.records[number:])
-        nothing = torch.zeros(size, 1, real.shape[1], 1, dtype=torch.bool)
+        nothing = torch.zeros_like(real)[:, None, :, None]
         few = FewChanges(number, size, float(reached.float().mean()))
-        few.of(_product(record, torch.zeros(0, dtype=torch.long)))
+        few.of(_product(record, real.new_zeros(0, dtype=torch.long)))
         plain = layer.run(1, size, _zeroing(layer, number, nothing), few)[record.query]
         for keys in real.any(0).nonzero()[:, 0].split(max(1, MAX_TOKENS // batch.mask.numel())):
             gone = F.one_hot(keys, real.shape[1]).bool().repeat_interleave(size, 0)[:, None, :, None]

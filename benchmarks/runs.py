@@ -32,6 +32,7 @@ from whence.runs.shards import read_facts
 
 SENTENCES = 500
 ROUNDS = 3
+FIVE = ["gae", "grad_sam", "attention_x_gradient", "rollout", "attention"]  # which share one pass
 METHODS = ("gae", "lrp", "integrated_gradients", "leave_one_out")
 WORKERS = (1, 10, 100, 1_000)
 ROWS = 10_000_000
@@ -63,22 +64,24 @@ def throughput(data: Path, folder: Path, known: Known) -> Known:
     subject, texts = whence.load("sst2"), sentences(data)
     whence.explain(subject, texts[0], method="gae")  # the model is known from here on
     found: Known = {}
-    for method, count, rounds, size in (
-        ("gae", SENTENCES, 2, 64),
-        ("gae", SENTENCES, 2, 500),
-        ("rollout", SENTENCES, 1, 500),
-        ("leave_one_out", 20, 1, 64),
+    for methods, count, rounds, size in (
+        (["gae"], SENTENCES, 2, 64),
+        (["gae"], SENTENCES, 2, 500),
+        (["rollout"], SENTENCES, 1, 500),
+        (FIVE, SENTENCES, 1, 500),
+        (["leave_one_out"], 20, 1, 64),
     ):
         ratios, rates, differences = [], [], []
         for number in range(rounds):
-            out = folder / f"throughput-{method}-{size}-{number}"
-            plan = whence.Plan(subject, texts[:count], [method], chunk=size, folder=out)
+            out = folder / f"throughput-{methods[0]}-{len(methods)}-{size}-{number}"
+            plan = whence.Plan(subject, texts[:count], methods, chunk=size, folder=out)
+            pairs = [(text, method) for text in texts[:count] for method in methods]
             _, ours, run = timed(lambda plan=plan: whence.run(plan, threads=1))
-            _, loop, alone = timed(lambda m=method, c=count: [whence.explain(subject, t, method=m) for t in texts[:c]])
+            _, loop, alone = timed(lambda pairs=pairs: [whence.explain(subject, t, method=m) for t, m in pairs])
             ratios.append(loop / ours)
             rates.append(count / ours)
             differences += [float(np.abs(a.scores - b.scores).max()) for a, b in zip(run, alone, strict=True)]
-        found[f"{method}, chunks of {size}"] = {
+        found[f"{', '.join(methods)}, chunks of {size}"] = {
             "loop / run": middle(ratios),
             "all rounds": ratios,
             "sentences a second": middle(rates),

@@ -187,3 +187,36 @@ def test_layers_run_again_take_less_memory(monkeypatch: pytest.MonkeyPatch) -> N
         found.append((scores, peak.most))
     (scores, most), (again, less) = found
     assert np.array_equal(scores, again) and less < 0.7 * most
+
+
+ROWS = {"prompt": "the film was good. nobody laughed.", "continuation": " who was singing the old man"}
+OF_ROWS = [
+    "gae(start_layer=1)",
+    "gae(sinks='exclude')",
+    "rollout",
+    "rollout(sinks='stay')",
+    "grad_sam",
+    "attention_x_gradient",
+]
+
+
+@pytest.mark.parametrize("method", OF_ROWS)
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma3", "mistral"])
+def test_rows_of_generated_text_share_one_forward_pass(name: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = wrapped(name)
+    kept, again = both_ways(monkeypatch, s, [ROWS], method)
+    assert kept[0].shape[0] > 4 and folds(s)
+    assert far(kept, again) <= 1e-5
+    monkeypatch.setattr(long_inputs, "_folds", lambda subject, batch, aim, fold_of: [fold_of(batch)])
+    alone = [a.scores for a in whence.explain(s, [ROWS], method=method)]  # every row's text by itself
+    assert far(alone, again) <= 1e-5
+
+
+def test_the_number_of_passes_over_the_text_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    s, sizes = wrapped("llama"), list[int]()
+    monkeypatch.setattr(long_inputs, "LONG_BYTES", 0)
+    whence.explain(s, ROWS, method="grad_sam")  # what needs to be known of the model is known from here on
+    hook = s.model.register_forward_hook(lambda module, args, out: sizes.append(len(out.logits)))
+    rows = len(whence.explain(s, ROWS, method="grad_sam").scores)
+    hook.remove()
+    assert rows > 4 and sum(sizes) <= 2  # one to look for sinks, one for all rows

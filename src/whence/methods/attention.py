@@ -8,7 +8,7 @@ are. On a model with one stream that is the layered graph of the papers.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from whence.model.precision import wide
 from whence.model.subject import Subject
 from whence.model.tap import AttentionRecord
 from whence.model.targets import Aim
-from whence.propagation.long_inputs import Fold, fold_attention
+from whence.propagation.long_inputs import Fold, FoldOf, fold_attention
 
 Heads = Literal["mean", "max", "min", "sum"] | Number | list[Number]
 LayerNumbers = Number | list[Number]
@@ -94,31 +94,33 @@ def rollout(
     `attention`. `sinks="exclude"` takes attention sinks out of every map and scales what is left of each row to the sum
     that it had; "stay" reads attention to a sink as doing nothing, so that its share stays in place.
     """
-    tokens = sink_tokens(subject, batch) if sinks != "keep" else torch.zeros_like(batch.mask)
 
-    def tile(
-        state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor | None, share: float
-    ) -> None:
-        maps = wide(weights).sum(1) * share if heads == "mean" else reduced(weights, heads)
-        maps, stays = without_sinks(_discarded(maps, discard, rows, keys, batch), tokens, sinks, rows, keys)
-        added[:, :, keys] += (1 - residual) * state[:, :, rows] @ maps.to(state.dtype)
-        if sinks != "keep":
-            added[:, :, rows] += (1 - residual) * state[:, :, rows] * stays[:, None].to(state.dtype)
+    def fold_of(batch: Batch) -> Fold:
+        tokens = sink_tokens(subject, batch) if sinks != "keep" else torch.zeros_like(batch.mask)
 
-    def merge(state: Tensor, added: Tensor, queries: slice) -> Tensor:
-        added += state
-        added[:, :, queries] -= (1 - residual) * state[:, :, queries]
-        return added
+        def tile(
+            state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Any, share: float
+        ) -> None:
+            maps = wide(weights).sum(1) * share if heads == "mean" else reduced(weights, heads)
+            maps, stays = without_sinks(_discarded(maps, discard, rows, keys, batch), tokens, sinks, rows, keys)
+            added[:, :, keys] += (1 - residual) * state[:, :, rows] @ maps.to(state.dtype)
+            if sinks != "keep":
+                added[:, :, rows] += (1 - residual) * state[:, :, rows] * stays[:, None].to(state.dtype)
 
-    def start(deciding: dict[str, Tensor]) -> Tensor:
-        rows = reading(subject, batch, deciding, read)
-        return with_halves(rows if residual else rows.double(), batch)  # what stays in place keeps entries from 0
+        def merge(state: Tensor, added: Tensor, queries: slice) -> Tensor:
+            added += state
+            added[:, :, queries] -= (1 - residual) * state[:, :, queries]
+            return added
+
+        def start(deciding: dict[str, Tensor]) -> Tensor:
+            rows = reading(subject, batch, deciding, read)
+            return with_halves(rows if residual else rows.double(), batch)  # what stays in place keeps entries from 0
+
+        return Fold(start, tile, merge, gradient=False)
 
     # Other options need whole maps.
     in_tiles = heads == "mean" and not discard and read in ONE_ROW and sinks != "exclude"
-    state, trace = fold_state(
-        subject, batch, target, Fold(start, tile, merge, gradient=False), start_layer, in_tiles=in_tiles
-    )
+    state, trace = fold_state(subject, batch, target, fold_of, start_layer, in_tiles=in_tiles)
     scores = _of_state(state[:, 2:], batch, trace, read)
     return Explained(scores, own_notes=collapse_notes(state[:, :2], scores, batch))
 
@@ -182,30 +184,30 @@ def folded(
     subject: Subject,
     batch: Batch,
     target: Aim,
-    fold: Fold,
+    fold_of: FoldOf,
     read: Read = "row",
     start_layer: FirstLayer = 0,
     *,
     in_tiles: bool = True,
 ) -> Tensor:
     """The scores (batch, feature) of a fold over all attention blocks, last to first; `in_tiles` as in `fold_state`."""
-    state, trace = fold_state(subject, batch, target, fold, start_layer, in_tiles=in_tiles)
+    state, trace = fold_state(subject, batch, target, fold_of, start_layer, in_tiles=in_tiles)
     return _of_state(state, batch, trace, read)
 
 
 def fold_state(
-    subject: Subject, batch: Batch, target: Aim, fold: Fold, start_layer: FirstLayer = 0, *, in_tiles: bool = True
+    subject: Subject, batch: Batch, target: Aim, fold_of: FoldOf, start_layer: FirstLayer = 0, *, in_tiles: bool = True
 ) -> tuple[Tensor, Trace | None]:
     """The state (batch, row, feature) of a fold over all attention blocks, and the trace that it was made from.
 
     `in_tiles` says that the fold may be given attention a head and some rows at a time; the subject then does so for
     long inputs, whose attention would not fit into memory.
     """
-    state = fold_attention(subject, batch, target, fold, start_layer) if in_tiles else None
+    state = fold_attention(subject, batch, target, fold_of, start_layer) if in_tiles else None
     if state is not None:
         return state, None
     trace = subject.trace(batch, target)
-    blocks = steps(subject, trace, start_layer)
+    blocks, fold = steps(subject, trace, start_layer), fold_of(batch)
     state = fold.start(trace.deciding)
     for record in reversed(blocks):
         added, queries = torch.zeros_like(state), batch.span(record.query)

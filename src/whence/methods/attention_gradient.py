@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,20 +29,22 @@ def grad_sam(subject: Subject, batch: Batch, target: Aim, *, read: Literal["quer
     """
     depth = len(subject.structure(batch).connections)
 
-    def tile(
-        state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
-    ) -> None:
-        product = (wide(weights) * wide(gradient)).clamp_(min=0)  # (batch, head, query, key)
-        # On long inputs, which have one stream, a tile has a few of its queries and keys: means are over all of them.
-        stream = (keys if read == "query" else rows) if len(batch.streams) > 1 else slice(None)
-        scale = share / depth / batch.mask[:, stream].sum(1, keepdim=True).to(product.dtype)
-        if read == "query":
-            added[:, 0, rows] += product.sum((1, 3)) * scale
-        else:
-            added[:, :1, keys] += _weighted(batch.mask[:, None, rows] * scale[..., None], product)
+    def fold_of(batch: Batch) -> Fold:
+        def tile(
+            state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
+        ) -> None:
+            product = (wide(weights) * wide(gradient)).clamp_(min=0)  # (batch, head, query, key)
+            # On long inputs, which have one stream, a tile has a few queries and keys; means are over all of them.
+            stream = (keys if read == "query" else rows) if len(batch.streams) > 1 else slice(None)
+            scale = share / depth / batch.mask[:, stream].sum(1, keepdim=True).to(product.dtype)
+            if read == "query":
+                added[:, 0, rows] += product.sum((1, 3)) * scale
+            else:
+                added[:, :1, keys] += _weighted(batch.mask[:, None, rows] * scale[..., None], product)
 
-    fold = Fold(lambda deciding: _zeros(subject, batch)[:, None], tile, lambda state, added, queries: state + added)
-    return folded(subject, batch, target, fold)
+        return Fold(lambda deciding: _zeros(subject, batch)[:, None], tile, _sum)
+
+    return folded(subject, batch, target, fold_of)
 
 
 @method(family="attention x gradient", needs=("attention_gradient", "deciding"), paper="arXiv:1906.03731")
@@ -61,21 +63,22 @@ def attention_x_gradient(
     no sign); `read="query"` sums over keys and scores the token that attends.
     """
 
-    def tile(
-        state: Tensor, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
-    ) -> None:
-        product = wide(weights) * wide(gradient)  # (batch, head, query, key)
-        product = product.clamp_(min=0) if positive else product
-        if read == "query":
-            added[:, 0, rows] += product.sum((1, 3)) * batch.mask[:, rows]
-        else:
-            added[:, :1, keys] += _weighted(batch.mask[:, None, rows], product)
+    def fold_of(batch: Batch) -> Fold:
+        def tile(
+            state: Any, added: Tensor, rows: slice, keys: slice, weights: Tensor, gradient: Tensor, share: float
+        ) -> None:
+            product = wide(weights) * wide(gradient)  # (batch, head, query, key)
+            product = product.clamp_(min=0) if positive else product
+            if read == "query":
+                added[:, 0, rows] += product.sum((1, 3)) * batch.mask[:, rows]
+            else:
+                added[:, :1, keys] += _weighted(batch.mask[:, None, rows], product)
+
+        sums = None if positive else ("keys" if read == "received" else "queries", batch.mask)
+        return Fold(lambda deciding: _zeros(subject, batch)[:, None], tile, _sum, sums=sums)
 
     if layer is None:
-        sums = None if positive else ("keys" if read == "received" else "queries", batch.mask)
-        start, merge = lambda deciding: _zeros(subject, batch)[:, None], lambda state, added, queries: state + added
-        fold = Fold(start, tile, merge, sums=sums)
-        return Explained(folded(subject, batch, target, fold), signed=not positive)
+        return Explained(folded(subject, batch, target, fold_of), signed=not positive)
     chosen = [layer] if isinstance(layer, int) else layer
     trace = subject.trace(batch, target)
     scores = _zeros(subject, batch)[:, None]
@@ -86,7 +89,7 @@ def attention_x_gradient(
             raise ValueError(f"layer {wrong[0]} is out of range: {subject.name} has {depth} layers here, from 0")
         if record.layer in [number % depth for number in chosen]:
             query, key = batch.span(record.query), batch.span(record.key)
-            tile(scores, scores, query, key, record.weights, record.gradient, 0.0)
+            fold_of(batch).tile(scores, scores, query, key, record.weights, record.gradient, 0.0)
     return Explained(scores[:, 0].masked_fill(~batch.mask, 0.0), signed=not positive)
 
 
@@ -132,18 +135,19 @@ def gae(
     off its own entry. R of every pair of streams is in the details when there are several. `sinks="exclude"` leaves out
     what other tokens draw from attention sinks.
     """
-    tokens = sink_tokens(subject, batch) if sinks != "keep" else torch.zeros_like(batch.mask)
-    if all(
-        query == key for query, key in subject.structure(batch).connections
-    ):  # one stream, or towers that do not meet
-        start = functools.partial(_identity_and_rest, subject, batch)
-        fold = Fold(
-            start, functools.partial(_self_attention_tile, tokens, sinks), lambda state, added, queries: state + added
-        )
-        return Explained(folded(subject, batch, target, fold, "row", start_layer))
+
+    def tokens_of(batch: Batch) -> Tensor:
+        return sink_tokens(subject, batch) if sinks != "keep" else torch.zeros_like(batch.mask)
+
+    def fold_of(batch: Batch) -> Fold:
+        tile = functools.partial(_self_attention_tile, tokens_of(batch), sinks)
+        return Fold(functools.partial(_identity_and_rest, subject, batch), tile, _sum)
+
+    if all(query == key for query, key in subject.structure(batch).connections):  # no stream looks at another
+        return Explained(folded(subject, batch, target, fold_of, "row", start_layer))
     trace = subject.trace(batch, target)
     blocks = steps(subject, trace, start_layer)
-    relevance = _relevance_of_pairs(blocks, batch, subject, normalise, tokens)
+    relevance = _relevance_of_pairs(blocks, batch, subject, normalise, tokens_of(batch))
     scores = _zeros(subject, batch)
     for stream, rows in trace.deciding.items():
         chosen = (rows & batch.mask[:, batch.span(stream)]).to(scores.dtype)
@@ -153,6 +157,11 @@ def gae(
                 scores[:, batch.span(key)] += (share[:, None] @ rest)[:, 0]
     details = {f"R {query} {key}": _with_identity(rest, query, key, batch) for (query, key), rest in relevance.items()}
     return Explained(scores.masked_fill(~batch.mask, 0.0), details=details)
+
+
+def _sum(state: Tensor, added: Tensor, queries: slice) -> Tensor:
+    """The next state of a fold whose layers add up."""
+    return state + added
 
 
 def _identity_and_rest(subject: Subject, batch: Batch, deciding: dict[str, Tensor]) -> Tensor:

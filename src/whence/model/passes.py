@@ -155,7 +155,8 @@ class Pass:
             if structure is not None and "deciding" in request.needs:
                 trace.deciding = self._deciding(tap.records, logits, value, structure)
             if request.backward:
-                differentiate(trace, value, request.gradients, sites, seen, self._running)
+                rules = request.rules or Rules()
+                differentiate(trace, value, request.gradients, sites, seen, self._running, rules.turn)
             for at in request.recorded:
                 turned = {stream: site.turned(seen[site]).detach() for stream, site in sites[at].items()}
                 trace.states[at] = {stream: self._running.spread(state) for stream, state in turned.items()}
@@ -294,6 +295,7 @@ def differentiate(
     sites: dict[At, dict[str, Site]],
     seen: dict[Site, Tensor],
     run: Running,
+    told: Callable[[list[int]], None],
 ) -> None:
     """Gradients of the target at the sites and, if asked, of all attention weights and heads, into the trace."""
     with_weights, with_products = ([r for r in trace.attention if need in trace.needs] for need in OF_ATTENTION)
@@ -306,7 +308,7 @@ def differentiate(
             "the target does not depend on the inputs in a way that can be differentiated; "
             "use a method that only runs the model, as leave_one_out, occlusion, shap or lime"
         )
-    grads = _gradients(value, wanted, run)
+    grads = _gradients(value, wanted, run, told)
     for (at, stream, _), grad in zip(places, grads, strict=False):
         trace.gradients.setdefault(at, {})[stream] = grad
     of_attention = iter(grads[len(places) :])
@@ -317,12 +319,14 @@ def differentiate(
         record.mixed = [(product, next(of_attention)) for product in products]
 
 
-def _gradients(value: Tensor, wanted: list[tuple[Tensor, Align]], run: Running) -> list[Tensor]:
+def _gradients(
+    value: Tensor, wanted: list[tuple[Tensor, Align]], run: Running, told: Callable[[list[int]], None]
+) -> list[Tensor]:
     """The gradients of all values with respect to these tensors, the axis of examples first; 0 where there is none."""
     used = [(tensor, align) for tensor, align in wanted if tensor.requires_grad]
     tensors, aligns = [tensor for tensor, _ in used], [align for _, align in used]
     if run.rows is not None:
-        found = row_gradients(value, tensors, aligns, run.rows)
+        found = row_gradients(value, tensors, aligns, run.rows, told)
     else:
         grads = torch.autograd.grad(value.sum(), tensors, allow_unused=True)
         found = [None if grad is None else align(grad) for grad, align in zip(grads, aligns, strict=True)]

@@ -78,17 +78,23 @@ def _same_states(batch: Batch, of: Tensor, states: Mapping[At, Streams]) -> tupl
 
 
 def row_gradients(
-    value: Tensor, wanted: Sequence[Tensor], arranged: Sequence[Callable[[Tensor], Tensor]], rows: Shared
+    value: Tensor,
+    wanted: Sequence[Tensor],
+    arranged: Sequence[Callable[[Tensor], Tensor]],
+    rows: Shared,
+    told: Callable[[list[int]], None],
 ) -> list[Tensor | None]:
     """Gradients of every row's value with respect to tensors of a pass over whole sequences, (batch, ...) each.
 
-    `arranged` brings a tensor's axis of sequences to the front. One backward pass serves one row of every sequence.
-    None for a tensor that no value depends on.
+    `told` is called with the rows of every backward pass before it begins. `arranged` brings a tensor's axis of
+    sequences to the front. One backward pass serves one row of every sequence. None for a tensor that no value depends
+    on.
     """
     found: list[Tensor | None] = [None] * len(wanted)
     turns = _turns(rows.of.tolist())
     for number, turn in enumerate(turns):
         last = number == len(turns) - 1
+        told(turn)
         grads = torch.autograd.grad(value[turn].sum(), wanted, allow_unused=True, retain_graph=not last)
         sequences = rows.of[turn]
         for place, grad in enumerate(grads):

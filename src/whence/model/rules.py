@@ -51,6 +51,9 @@ class Rules(TorchFunctionMode):
     def seen(self, record: AttentionRecord, weights: Tensor, values: Tensor, product: Tensor, align: Align) -> None:
         """Weights and values were multiplied; `align` brings the product's axes to (batch, head, query, width)."""
 
+    def turn(self, rows: list[int]) -> None:
+        """The backward pass of these examples begins, of several through the graph of one forward pass."""
+
     def decided(self, logits: Tensor) -> None:
         """The decision logits, (batch, class), were made."""
 

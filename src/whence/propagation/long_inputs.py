@@ -51,11 +51,15 @@ class Fold:
     sums: tuple[str, Tensor] | None = None  # "keys" or "queries", and which queries count
 
 
-def fold_attention(subject: Subject, batch: Batch, aim: Aim, fold: Fold, start_layer: int = 0) -> Tensor | None:
+FoldOf = Callable[[Batch], Fold]  # a method as the fold for a batch
+
+
+def fold_attention(subject: Subject, batch: Batch, aim: Aim, fold_of: FoldOf, start_layer: int = 0) -> Tensor | None:
     """The result of a fold over all attention, in memory that does not grow with the number of layers.
 
-    None where keeping attention is cheaper, or where folding is not possible: the model has several streams, its fused
-    path does not make the same logits, or an intervention changes attention, which the fused path does not show.
+    Examples that are beginnings of one sequence share the forward pass over it, and each has a fold of its own. None
+    where keeping attention is cheaper, or where folding is not possible: the model has several streams, its fused path
+    does not make the same logits, or an intervention changes attention, which the fused path does not show.
     """
     if subject.change(batch) is not None:
         return None
@@ -67,15 +71,25 @@ def fold_attention(subject: Subject, batch: Batch, aim: Aim, fold: Fold, start_l
         return None  # another method has kept the attention of this batch already
     if aim.states and len({aim.key(row) for row in range(len(batch))}) > 1:
         return None  # the targets may end in different layers, and the fold starts once for all examples
-    stream = next(iter(batch.streams))
-    if fold.gradient or aim.states:
-        rules = TiledAttention(fold, stream, start_layer, keeps=not subject.recomputes)
+    stream, folds = next(iter(batch.streams)), _folds(subject, batch, aim, fold_of)
+    if folds[0].gradient or aim.states:
+        rules = TiledAttention(folds, stream, start_layer, keeps=not subject.recomputes)
         with layers_run_again(subject, batch, rules) if subject.recomputes else contextlib.nullcontext():
             subject.run(batch, aim, Request(frozenset({"gradient:word"}), rules=rules))
-        return rules.result
+        states = [state for state in rules.states if state is not None]
+        return torch.cat(states) if len(states) == len(folds) else None
     kept = QueriesAndKeys(layers)
+    kept.shares = len(folds) > 1
     subject.run(batch, aim, Request(rules=kept))
-    return kept.folded(fold, stream, start_layer, aim)
+    return kept.folded(folds, stream, start_layer, aim)
+
+
+def _folds(subject: Subject, batch: Batch, aim: Aim, fold_of: FoldOf) -> list[Fold]:
+    """One fold for the whole batch, or one for each example where all are beginnings of one sequence."""
+    whole = batch.sequences
+    if whole is None or len(whole.wholes) > 1 or aim.states or subject.recomputes:
+        return [fold_of(batch)]
+    return [fold_of(batch.chosen([row])) for row in range(len(batch))]
 
 
 def is_long(subject: Subject, batch: Batch) -> bool:
@@ -122,17 +136,27 @@ class Fused(Rules):
 
 
 class TiledAttention(Fused):
-    """A pass on the fused path whose backward pass feeds a fold; `result` is the state of the fold.
+    """A pass on the fused path whose backward passes feed a fold each; `states` are those of the folds.
 
     If it `keeps` no blocks, layers are run again in the backward pass, and blocks are those of the second run.
     """
 
-    def __init__(self, fold: Fold, stream: str, start_layer: int = 0, *, keeps: bool = True) -> None:
+    def __init__(self, folds: list[Fold], stream: str, start_layer: int = 0, *, keeps: bool = True) -> None:
         super().__init__()
-        self.fold, self.stream, self.start_layer = fold, stream, start_layer
-        self.result: Tensor | None = None
+        self.folds, self.stream, self.start_layer = folds, stream, start_layer
+        self.states: list[Tensor | None] = [None] * len(folds)
+        self.shares = len(folds) > 1
+        self.number = 0  # of the fold that the backward pass feeds
         self._keeps, self._second_run = keeps, False
         self._folded: dict[int, _Folded] = {}  # by the number of the block; those whose block is still to be known
+
+    @property
+    def fold(self) -> Fold:
+        """The fold that the backward pass feeds."""
+        return self.folds[self.number]
+
+    def turn(self, rows: list[int]) -> None:
+        [self.number] = rows
 
     @contextlib.contextmanager
     def again(self, first: int) -> Iterator[None]:
@@ -189,9 +213,11 @@ class _Folded:
     def _output_known(self, d_out: Tensor) -> None:
         rules, block, fold = self._rules, self._block, self._rules.fold
         read = (d_out != 0).any(-1).any(1)  # (batch, query)
-        if rules.result is None:
-            rules.result = fold.start({rules.stream: read})
-        added = torch.zeros_like(rules.result)
+        state = rules.states[rules.number]
+        if state is None:
+            state = rules.states[rules.number] = fold.start({rules.stream: read})
+        added = torch.zeros_like(state)
+        self._by_value = False
         counted = None if fold.sums is None else fold.sums[1]
         if fold.sums is not None and fold.sums[0] == "queries":
             assert self._out is not None
@@ -203,22 +229,25 @@ class _Folded:
         else:
             share = 1 / block.query.shape[1]
             for tile in block.tiles(read.any(0), d_out):
-                fold.tile(rules.result, added, tile.rows, tile.keys, tile.weights, tile.gradient, share)
+                fold.tile(state, added, tile.rows, tile.keys, tile.weights, tile.gradient, share)
         self._merge(added)
 
     def _value_known(self, d_value: Tensor) -> None:
         if not self._by_value:
             return
-        assert self._rules.result is not None
-        added = torch.zeros_like(self._rules.result)
+        state = self._rules.states[self._rules.number]
+        assert state is not None
+        added = torch.zeros_like(state)
         added[:, 0] = torch.linalg.vecdot(self._block.value.to(added.dtype), d_value.to(added.dtype)).sum(1)
         self._merge(added)
 
     def _merge(self, added: Tensor) -> None:
-        assert self._rules.result is not None
-        everything = slice(0, added.shape[-1])
-        self._rules.result = self._rules.fold.merge(self._rules.result, added, everything)
-        self._known = self._out = None  # the graph still holds this object, and must not hold these tensors
+        rules = self._rules
+        state, everything = rules.states[rules.number], slice(0, added.shape[-1])
+        assert state is not None
+        rules.states[rules.number] = rules.fold.merge(state, added, everything)
+        if rules.number == len(rules.folds) - 1:
+            self._known = self._out = None  # the graph still holds this object, and must not hold these tensors
 
 
 class QueriesAndKeys(Fused):
@@ -243,17 +272,23 @@ class QueriesAndKeys(Fused):
     def decided(self, logits: Tensor) -> None:
         self._logits = logits
 
-    def folded(self, fold: Fold, stream: str, start_layer: int, aim: Aim) -> Tensor:
-        """The fold over the blocks, last to first, from the tokens that the output reads."""
+    def folded(self, folds: list[Fold], stream: str, start_layer: int, aim: Aim) -> Tensor:
+        """The folds over the blocks, last to first, each from the tokens that its output reads."""
         assert self._logits is not None and self._last is not None
-        scalar = summary(aim.read(self._logits))
-        d_out = torch.autograd.grad(scalar, self._last)[0] if scalar.requires_grad else torch.zeros_like(self._last)
-        state = fold.start({stream: (d_out != 0).any(-1).any(1)})
+        outputs = aim.read(self._logits)
+        states = []
+        for fold, output in zip(folds, outputs.split(len(outputs) // len(folds)), strict=True):
+            scalar, d_out = summary(output), torch.zeros_like(self._last)
+            if scalar.requires_grad:
+                d_out = torch.autograd.grad(scalar, self._last, retain_graph=True)[0]
+            states.append(self._folded(fold, fold.start({stream: (d_out != 0).any(-1).any(1)}), start_layer))
+        return torch.cat(states)
+
+    def _folded(self, fold: Fold, state: Tensor, start_layer: int) -> Tensor:
         everything = slice(0, state.shape[-1])
-        while len(self._blocks) > start_layer:
-            block, added = self._blocks.pop(), torch.zeros_like(state)
+        for block in reversed(self._blocks[start_layer:]):
+            added, share = torch.zeros_like(state), 1 / block.query.shape[1]
             for tile in block.tiles((state != 0).any(1).any(0), None):
-                share = 1 / block.query.shape[1]
                 fold.tile(state, added, tile.rows, tile.keys, tile.weights, None, share)
             state = fold.merge(state, added, everything)
         return state

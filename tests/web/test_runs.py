@@ -30,7 +30,7 @@ def test_a_run_has_a_page_that_follows_it(folder: Path, tmp_path: Path, serve: C
         assert listed["my <b> run"] == {"run": "my <b> run", "state": "finished", "done": 3, "examples": 3}
         assert listed["my <b> run-2"]["state"] == "stopped" and listed["my <b> run-2"]["done"] == 2
         page = client.get("/runs/my <b> run")
-        assert page.status_code == 200 and "3 of 3 examples explained" in page.text and "1 failed" in page.text
+        assert page.status_code == 200 and "3 of 3 examples done" in page.text and "1 failed" in page.text
         assert "my <b> run" not in page.text and "refresh" not in page.text
         with RunFolder(copy).held():
             assert 'http-equiv="refresh"' in client.get("/runs/my <b> run-2").text

@@ -122,7 +122,9 @@ def raw_input(text: str) -> Any:
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text)
-        except (ValueError, RecursionError) as error:
+        except RecursionError:  # nobody writes parts that deep
+            return text
+        except ValueError as error:
             if NAMED_PART.match(text):
                 raise Misuse(f"the input names parts, and is no JSON: {error}; write them as {EXAMPLE}") from error
     return Path(text) if text.lower().endswith(PICTURES) and os.path.isfile(text) else text

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 import whence
 from families import fresh, gpt2_tokenizer, kept_in, plain_inputs
-from whence.propagation import sums_of_parts
+from whence.propagation import deferred, sums_of_parts
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 DECIDING = {"bert": 0, "distilbert": 0, "vit": 0, "gpt2": -1, "llama": -1}
@@ -809,42 +809,62 @@ def test_experts_that_are_not_followed_give_no_number() -> None:
         whence.explain(subject("gpt-oss", SINGLE), raws("gpt-oss")[0], method="decompx")
 
 
-class Products(TorchFunctionMode):
-    """Counts the numbers that go through linear layers, by the layers' weight."""
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, ...]]:
+    """How many rows of parts go through linear layers, by the shape of the layers' weight."""
+    rows: Counter[tuple[int, ...]] = Counter()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: Counter[tuple[int, ...]] = Counter()
+    def linear(x: Tensor, weight: Tensor) -> Tensor:
+        rows[tuple(weight.shape)] += len(x)
+        return F.linear(x, weight)
 
-    def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.linear:
-            self.rows[tuple(args[1].shape)] += args[0].numel() // args[0].shape[-1]
-        return func(*args, **(kwargs or {}))
+    monkeypatch.setattr(sums_of_parts, "linear", linear)
+    return rows
 
 
-def test_sources_that_a_token_has_not_seen_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_that_a_token_has_not_seen_are_left_out(
+    products: Counter[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a causal model half of all parts are zero."""
     of, text = subject("llama", SINGLE), " ".join(["a masterful film"] * 8)
     found = []
     for worth in (-1.0, sums_of_parts.WORTH):
         monkeypatch.setattr(sums_of_parts, "WORTH", worth)
-        whence.explain(of, text, "decompx")
-        with Products() as products:
-            scores = whence.explain(of, text, "decompx").scores
-        found.append((scores, sum(rows * weight[0] * weight[1] for weight, rows in products.rows.items())))
-    (all_rows, plain), (used_rows, scores) = (pair[::-1] for pair in found)
+        products.clear()
+        scores = whence.explain(of, text, "decompx").scores
+        found.append((sum(rows * weight[0] * weight[1] for weight, rows in products.items()), scores))
+    (all_rows, plain), (used_rows, scores) = found
     np.testing.assert_allclose(scores, plain, rtol=1e-5, atol=1e-6)
     assert used_rows < 0.65 * all_rows
 
 
-def test_the_parts_of_a_gate_are_not_made() -> None:
+def test_the_parts_of_a_gate_are_not_made(products: Counter[tuple[int, ...]]) -> None:
     """Of the three products of a gated feed-forward part two are: what the gate multiplies, and the way out."""
     of, text = subject("llama", SINGLE), " ".join(["a masterful film"] * 8)
     whence.explain(of, text, "decompx")
-    with Products() as products:
-        whence.explain(of, text, "decompx")
     hidden, wide = of.model.config.hidden_size, of.model.config.intermediate_size
-    assert products.rows[wide, hidden] < 1.3 * products.rows[hidden, wide]
+    assert 0 < products[wide, hidden] < 1.3 * products[hidden, wide]
+
+
+def test_after_the_last_layer_only_the_token_that_decides_is_followed(products: Counter[tuple[int, ...]]) -> None:
+    """The parts of the last layer's feed-forward part are computed for one token, those of the others are not."""
+    of, text = subject("bert", SINGLE), " ".join(["a masterful film"] * 8)
+    a = whence.explain(of, text, "decompx")
+    hidden, wide, layers = (
+        getattr(of.model.config, name) for name in ("hidden_size", "intermediate_size", "num_hidden_layers")
+    )
+    tokens = len(a.features)
+    every_token = products[wide, hidden] / (layers - 1 + 1 / tokens)  # of one layer, where each token has all sources
+    assert every_token <= tokens * (tokens + 1)
+
+
+@pytest.mark.parametrize("name", DECIDING)
+def test_parts_computed_a_row_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows of a state are computed together, the scores are the same."""
+    whole = whence.explain(subject(name, SINGLE), raws(name), "decompx", 0)
+    monkeypatch.setattr(deferred, "BLOCK", 1)
+    for a, b in zip(whence.explain(subject(name, SINGLE), raws(name), "decompx", 0), whole, strict=True):
+        np.testing.assert_allclose(a.scores, b.scores, rtol=1e-4, atol=1e-6 * np.abs(b.scores).sum())
 
 
 @pytest.mark.parametrize("method", ["alti", "residual_norms", "globenc"])

@@ -21,7 +21,8 @@ from whence.model.batching import Batch
 from whence.model.passes import Trace
 from whence.model.subject import Subject
 from whence.model.targets import Aim
-from whence.propagation.parts import Layers, Sources, Split
+from whence.propagation.layer_parts import Layers
+from whence.propagation.source_parts import Sources, Split
 
 AT_TOKENS = ("token-classification", "question-answering", "masked-lm")
 TASKS = ("text-classification", "image-classification", "causal-lm", *AT_TOKENS, "module")

@@ -18,6 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from whence.model.rules import Rules
 from whence.model.tap import Align, AttentionRecord
 from whence.propagation.operations import ADD, MULTIPLY, NORM
+from whence.propagation.products import linear
 
 _SAME = {F.dropout, torch.dropout, Tensor.contiguous, Tensor.to, Tensor.float, Tensor.type_as, Tensor.clone}
 _SUMS_AND_PRODUCTS = (ADD | MULTIPLY) - {Tensor.add_, Tensor.__iadd__}  # in place, an operand is no longer what it was
@@ -44,7 +45,7 @@ class Changed:
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Changed:
         """Under a linear layer."""
-        fixed, vectors = F.linear(self.fixed, weight), F.linear(self.vectors, weight)
+        fixed, vectors = linear(self.fixed, weight), linear(self.vectors, weight)
         shift = bias if self.shift is None else F.linear(self.shift, weight, bias)
         if self.scale is None and shift is not None:
             fixed, shift = fixed + shift, None
@@ -180,15 +181,17 @@ class FewChanges(Rules):
 
     def _by_rows(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """A linear layer's output: of rows that are as without the change, what came out then."""
-        known = self._plain[self._call] if self._takes and self._call < len(self._plain) else None
-        if known is None or self._product is None or x.stride(0) == 0:  # 0: all copies lie in one place of memory
+        if x.stride(0) == 0:  # all copies lie in one place of memory: the mode of `Layer.run` multiplies one
             return F.linear(x, weight, bias)
+        known = self._plain[self._call] if self._takes and self._call < len(self._plain) else None
+        if known is None or self._product is None:
+            return linear(x, weight, bias)
         shapes = (len(self._product.factors), *known[0].shape[1:]), (self._size, *x.shape[1:])
         if x.ndim != 3 or (x.shape, known[0].shape) != shapes:  # states are laid out in another way
-            return F.linear(x, weight, bias)
+            return linear(x, weight, bias)
         changed = (x.unflatten(0, (-1, self._size)) != known[0]).any(-1).flatten(0, 1)
         if float(changed.float().mean()) > WORTH:
-            return F.linear(x, weight, bias)
+            return linear(x, weight, bias)
         out = known[1].repeat(len(x) // self._size, *[1] * (x.ndim - 1))
-        out[changed] = F.linear(x[changed], weight, bias)
+        out[changed] = linear(x[changed], weight, bias)
         return out

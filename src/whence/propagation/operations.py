@@ -34,6 +34,7 @@ VIEW = {
     torch.repeat_interleave, Tensor.repeat_interleave, torch.index_select, Tensor.index_select, torch.gather,
     Tensor.gather, torch.roll, Tensor.unflatten, Tensor.flip, torch.flip, Tensor.select, Tensor.narrow,
 }  # fmt: skip
+CAST = {Tensor.to, Tensor.float, Tensor.type, Tensor.type_as, Tensor.contiguous, Tensor.clone, torch.clone}
 DIVIDE = {torch.div, Tensor.div, Tensor.__truediv__}
 HOMOGENEOUS = {
     *VIEW, *DIVIDE, torch.mean, Tensor.mean, torch.sum, Tensor.sum, torch.neg,
@@ -46,16 +47,6 @@ def is_activation(module: nn.Module) -> bool:
     if isinstance(module, (nn.MultiheadAttention, nn.Softmax, nn.LogSoftmax, nn.Softmin, nn.Softmax2d)):
         return False
     return type(module).__module__ in ("torch.nn.modules.activation", "transformers.activations")
-
-
-def frozen_norm(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Callable[[Tensor], Tensor], Tensor | None]:
-    """A norm with its deviation held constant: its input, the linear map that remains, and its bias."""
-    x, scale, centred, bias = norm_of(func, args, kwargs)
-
-    def apply(tensor: Tensor) -> Tensor:
-        return (tensor - tensor.mean(centred, keepdim=True) if centred else tensor) * scale
-
-    return x, apply, bias
 
 
 def norm_of(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, tuple[int, ...], Tensor | None]:

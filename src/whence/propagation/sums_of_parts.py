@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from whence.propagation.products import linear
 
 WORTH = 0.8  # the share of rows with a number in them up to which the others are left out
 
@@ -20,10 +21,10 @@ def linear_map(parts: Tensor, weight: Tensor) -> Tensor:
     rows = parts.reshape(-1, parts.shape[-1])
     used = ((rows.amax(-1) != 0) | (rows.amin(-1) != 0)).nonzero()[:, 0]
     if len(used) > WORTH * len(rows):
-        return F.linear(parts, weight)
+        return linear(rows, weight).view(*parts.shape[:-1], len(weight))
     out = parts.new_zeros(len(rows), len(weight))
-    out.index_copy_(0, used, F.linear(rows.index_select(0, used), weight))
-    return out.view(*parts.shape[:-1], -1)
+    out.index_copy_(0, used, linear(rows.index_select(0, used), weight))
+    return out.view(*parts.shape[:-1], len(weight))
 
 
 def diagonal(state: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ def _check_settings(run: Run, plan: Plan) -> None:
 def _differing(
     run: Run, plan: Plan, data: str, model: Subject, facts: Sequence[Facts], threads: int | None
 ) -> list[str]:
-    """What is not as it was when the run was made, in words."""
+    """What differs from when the run was made (data, model, threads, versions), in words."""
     import torch
 
     from whence.model.identity import model_hashes

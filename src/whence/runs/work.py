@@ -33,7 +33,7 @@ from whence.runs.shards import schema
 
 @dataclass(eq=False)
 class ChunkResult:
-    """The rows of a shard, and what they took."""
+    """The rows of a shard, and the seconds that they took."""
 
     table: Any  # pyarrow
     failures: dict[int, str]  # number of a row -> why at least one method failed on it
@@ -219,7 +219,7 @@ def _records(plan: Plan, case: _Case, generates: bool, seconds: Mapping[str, flo
 
 
 def _told(plan: Plan, reason: str) -> str:
-    """A reason; one that may quote a confidential input is left out."""
+    """A reason, or a placeholder where the plan keeps inputs out: the reason may quote one."""
     return reason if plan.inputs else "failed; the reason may quote the input and is left out"
 
 
@@ -290,6 +290,6 @@ def as_text(raw: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """What stands in JSON for a value that it cannot hold."""
+    """The text that stands in JSON for a value that JSON cannot hold."""
     shape = getattr(value, "shape", None) or getattr(value, "size", None)
     return str(value) if isinstance(value, Path) else f"{type(value).__name__} of {shape}"

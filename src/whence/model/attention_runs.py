@@ -136,14 +136,14 @@ class AttentionRuns:
             for call, output in self._before(min(edits)).items()
         }
         own = [self.records[number] for number in self._layers.left(shortened)]
-        edit = _providing(own, _cut(edits, part), rows, part.stop - part.start)
+        edit = _edit_for_few_tokens(own, _cut(edits, part), rows, part.stop - part.start)
         return self._run(_shorter(self.batch, stream, rows), shortened, edit, part, graph)
 
     def _run(self, batch: Batch, given: Mapping[Call, Any], edit: Edit, part: slice, graph: bool) -> Tensor:
         """One pass over copies of the input, a copy per variant."""
         count = part.stop - part.start
         self.passes += count
-        with self.subject.lent(), _handing_out(self.subject.model, given, count):
+        with self.subject.lent(), _with_stored_outputs(self.subject.model, given, count):
             return self.subject.decision(batch.chosen([0] * count), edit=edit, graph=graph)[0]
 
     def _cheapest(self, edits: Edits) -> Way:
@@ -152,9 +152,13 @@ class AttentionRuns:
         changed = self.subject.change(self.batch) is not None  # a Change counts blocks in a run of all layers
         if changed or not numbers or not self._layers.ended[numbers[0]]:
             return self._whole
-        if self._reads_edited(edits) and self._tried(self._at_read_tokens, numbers) and self._keeps_own(numbers):
+        if (
+            self._reads_edited(edits)
+            and self._matches_whole(self._at_read_tokens, numbers)
+            and self._reproduces_own(numbers)
+        ):
             return self._at_read_tokens
-        return self._after_shared_layers if self._tried(self._after_shared_layers, numbers) else self._whole
+        return self._after_shared_layers if self._matches_whole(self._after_shared_layers, numbers) else self._whole
 
     @cached_property
     def _read(self) -> Tensor:
@@ -170,7 +174,7 @@ class AttentionRuns:
         some = len(self._read) < self.records[min(edits)].weights.shape[2]
         return single and same and some and all(record.query == stream for record in left)
 
-    def _tried(self, way: Way, numbers: tuple[int, ...]) -> bool:
+    def _matches_whole(self, way: Way, numbers: tuple[int, ...]) -> bool:
         """Whether a shortcut gives the same logits as the whole model, compared once per kind of input.
 
         The weights that the comparison puts in are the model's own in reversed order.
@@ -188,7 +192,7 @@ class AttentionRuns:
 
         return self.subject.discovery(self.batch).remember((way.__name__, numbers), find_out)
 
-    def _keeps_own(self, numbers: tuple[int, ...]) -> bool:
+    def _reproduces_own(self, numbers: tuple[int, ...]) -> bool:
         """Whether the model's own weights give its own logits on this input when only the tokens that are read run."""
         if numbers not in self._own_kept:
             edits = {number: self.own(number, self._read) for number in numbers}
@@ -228,7 +232,7 @@ def _shorter(batch: Batch, stream: str, rows: Tensor) -> Batch:
     return replace(batch, tensors=tensors, streams={**batch.streams, stream: batch.streams[stream][:, rows]})
 
 
-def _providing(own: list[AttentionRecord], edits: Edits, rows: Tensor, count: int) -> Edit:
+def _edit_for_few_tokens(own: list[AttentionRecord], edits: Edits, rows: Tensor, count: int) -> Edit:
     """An edit for runs of a few tokens: they attend to the stored values of all tokens, by new or by stored weights."""
 
     def edit(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -309,7 +313,7 @@ def _longer(one: Tensor, two: Tensor) -> int | None:
 
 
 @contextlib.contextmanager
-def _handing_out(model: nn.Module, given: Mapping[Call, Any], copies: int) -> Iterator[None]:
+def _with_stored_outputs(model: nn.Module, given: Mapping[Call, Any], copies: int) -> Iterator[None]:
     """A scope in which the calls in `given` do not run: they return their stored outputs, repeated `copies` times."""
     patched: list[tuple[nn.Module, Any]] = []
     try:

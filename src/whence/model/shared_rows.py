@@ -131,10 +131,10 @@ def found_out(subject: Subject, longest: Input, shortest: Input) -> Beginnings:
     sizes = (len(shortest.features).bit_length(), len(longest.features).bit_length())
     batch = subject.batch([longest])
     discovery = subject.discovery(batch)
-    return discovery.remember(("beginnings", *sizes), lambda: _tried(subject, batch, shortest))
+    return discovery.remember(("beginnings", *sizes), lambda: _compared(subject, batch, shortest))
 
 
-def _tried(subject: Subject, whole: Batch, shortest: Input) -> Beginnings:
+def _compared(subject: Subject, whole: Batch, shortest: Input) -> Beginnings:
     """Compare the logits of a beginning, alone and padded on the right, with those of the whole at its last token."""
     alone, stream = subject.batch([shortest]), list(whole.streams)[-1]
     both = subject.batch([whole.inputs[0], shortest], side="right")

@@ -39,7 +39,7 @@ class TableRow:
 def rows_of(file: Path, quotes: str = "") -> Iterator[TableRow]:
     """The rows of a table in a file; `quotes` says what quotes in a CSV or TSV are, "" to find out."""
     kind = file.suffix.lower()
-    with _told(file, quotes):
+    with _readable_errors(file, quotes):
         if kind == ".parquet":
             yield from _parquet(file)
             return
@@ -59,7 +59,7 @@ def assumed(file: Path, quotes: str = "") -> tuple[str, ...]:
     """Sentences, without their full stop, on what was assumed to read a CSV or TSV; none where nothing was."""
     if file.suffix.lower() not in DELIMITED:
         return ()
-    with _told(file, quotes), _opened(file) as lines:
+    with _readable_errors(file, quotes), _opened(file) as lines:
         first = next(lines, "")
         delimiter = _delimiter(file, first)
         if not quotes and delimiter == "\t":
@@ -72,7 +72,7 @@ def assumed(file: Path, quotes: str = "") -> tuple[str, ...]:
 
 
 @contextmanager
-def _told(file: Path, quotes: str) -> Iterator[None]:
+def _readable_errors(file: Path, quotes: str) -> Iterator[None]:
     """A scope in which an error of a reader becomes a sentence that names the file."""
     if file.suffix.lower() not in TABLES:
         raise ValueError(f"{file.name} is none of CSV, TSV, JSONL and Parquet")

@@ -104,7 +104,7 @@ class Driver:
                 chunk, rows = self._waiting.pop(number)
                 self._running[number] = _Running(chunk, rows, {})
             else:
-                slow = self._slow(time.monotonic())
+                slow = self._overdue(time.monotonic())
                 if slow is None:
                     continue
                 number = slow
@@ -116,7 +116,7 @@ class Driver:
         self.progress.working[worker] = running.chunk
         self.engine.submit(worker, Task(self.run, running.chunk.number, running.chunk.first, running.rows))
 
-    def _slow(self, now: float) -> int | None:
+    def _overdue(self, now: float) -> int | None:
         """The number of a chunk that one worker has had for far longer than usual; None where there is none."""
         if not self._paces:
             return None
@@ -136,7 +136,7 @@ class Driver:
                 raise Stopped(f"worker {worker} has another model than the first one; give all workers the same files")
             self._idle.add(worker)
         elif isinstance(event, Died):
-            self._lost(worker, event.reason)
+            self._worker_died(worker, event.reason)
         else:
             self._done(event)
 
@@ -161,7 +161,7 @@ class Driver:
         self.progress.add(facts)
         self._deaths_in_a_row = 0
 
-    def _lost(self, worker: int, reason: str) -> None:
+    def _worker_died(self, worker: int, reason: str) -> None:
         """A worker died: its chunk waits for another worker; a chunk over which too many died is recorded as failed."""
         self.progress.deaths += 1
         self._deaths_in_a_row += 1

@@ -31,7 +31,7 @@ from whence.model.tap import Align, AttentionRecord
 
 MUCH, SMALL, HEADS = 0.3, 0.5, 1 / 3
 FEWEST_KEYS, FEWEST_QUERIES = 3, 3  # queries that see fewer keys, and tokens that fewer queries see, do not count
-LOOKED_AT = 128  # tokens of a causal model's text; its sinks stand at the beginning
+LOOKED_AT = 128  # tokens of a causal model's text are searched; later ones do not change these
 
 Sinks = Literal["keep", "exclude", "stay"]
 
@@ -162,7 +162,7 @@ def _beginning(subject: Subject, item: Input) -> Input:
 
 
 def _padded(found: Found, count: int) -> Found:
-    """Findings on the first tokens, extended to all `count` features: later ones are no sinks."""
+    """Findings on the first tokens, extended to all `count` features: later ones count as no sinks."""
     missing = count - len(found.sinks)
     if not missing:
         return found

@@ -2,7 +2,7 @@
 
 All three work on the joint graph of a model's streams: every attention block (self-, cross-, co-) is one step, in the
 order in which the model runs the blocks. In a step, tokens of the block's query stream look at its key stream; tokens
-of other streams look at themselves. On a model with one stream this is the layered graph of the papers.
+of other streams keep their place. On a model with one stream this is the layered graph of the papers.
 """
 
 from __future__ import annotations

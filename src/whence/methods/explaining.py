@@ -88,7 +88,7 @@ class Settings:
     progress: bool = False
     notes: tuple[str, ...] = ()  # what every attribution of the call says about itself
     masked_runs: MaskedRuns | None = None  # an engine that other callers share; None: a new one per batch
-    # Spec -> seconds, filled in if given. The time of a pass that methods share goes to the first method that needs it.
+    # Spec -> seconds, which are added up if given. A pass that methods share counts for the first that needs it.
     seconds: dict[str, float] | None = None
 
 

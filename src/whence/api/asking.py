@@ -1,4 +1,4 @@
-"""The verbs that ask a model: what it goes by, what excites it, whether attention explains it, what names do."""
+"""The verbs that question a model: its concepts, what excites it, whether attention explains it, effects of names."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def concept(
     the output reads ("deciding", as [CLS]), as the "mean" of all tokens, or "flat", all tokens side by side; more than
     2 GiB of states are refused. Each concept is told apart from `counter_sets` random sets, or from the other concepts
     (`relative`). p is the rank of the concept's mean derivative among `random_concepts`, with Holm's correction over
-    concepts and layers; `test="t"` is the paper's, which finds too much.
+    concepts and layers; `test="t"` is the paper's test, whose p is too small.
     """
     given: dict[str, Any] = {"at": at, "probe": probe, "relative": relative, "counter_sets": counter_sets, "size": size}
     given |= {"random_concepts": random_concepts, "test": test, "level": level, "seed": seed}
@@ -89,10 +89,10 @@ def maximize(
 
     Channels and directions are units, too; that of a head is the length of its output before the output projection.
     A picture starts as noise; each of `steps` sees `views` of it, shifted by up to `jitter` pixels and in `colour`,
-    which the second half of the search gives up little by little, while total variation pulls with the share `tv`. A
-    text of `length` tokens is searched among embeddings and then turned into the nearest words; the result says what
-    that costs. A state is read as the mean of all tokens unless the unit says where. `data` are examples to show
-    beside: those that excite a unit most.
+    both fading to 0 over the second half of the search, while total variation is held down by the share `tv`. A text of
+    `length` tokens is searched among embeddings and then turned into the nearest words; the result says how much the
+    target loses by that. A state is read as the mean of all tokens unless the unit says where. The result also shows
+    the examples of `data` that excite a unit most.
     """
     check_call(subject)
     search = Search(steps, rate, views, jitter, colour, tv, length, seed, progress)
@@ -121,14 +121,14 @@ def audit(
     """Is attention an explanation here? The experiments of the debate on a model and a data set: an Audit.
 
     `experiments` are names, or names with options as "adversary(epsilon=0.05, layers='all')"; `list_experiments` has
-    them, and all that edit attention are run if none is named. `layers`, `heads`, `rows` and `special` say for all of
-    them what attention is read and edited, where an experiment does not say so itself: the "last" layer, "each" in
+    them, and all that edit attention are run if none is named. `layers`, `heads`, `rows` and `special` say which
+    attention is read and edited, for all experiments that do not say so themselves: the "last" layer, "each" in
     turn, "all" at once, or numbers; heads "together", one by one ("each") or numbers; the rows of the "deciding" tokens
     or "all"; whether special tokens take part; `reading` "rollout" where weights are only read. Decisions are those
     that the model makes; labels tell which are right.
     `train` are labelled examples for experiments that train copies of the model again (its last block and what follows
     it, unless they say `fresh`), from so many `seeds`; where no experiment is named, these are run, too.
-    `resume` names a file to which every few examples are added; a run that was stopped goes on from it.
+    `resume` names a file to which results are added every few examples; a run that was stopped continues from it.
     """
     check_call(subject, limit=limit, seed=seed, truncate=truncate, resume=resume, progress=progress)
     if experiments is not None:
@@ -191,11 +191,11 @@ def audit_shortcuts(
 ) -> ShortcutAudit:
     """Which words act as shortcuts? All that stand in `least` texts, the most suspicious first: a ShortcutAudit.
 
-    `method` attributes every text. A word that is the strongest of its texts more often than chance (exact, with Holm's
-    correction) is a candidate, of which the first `candidates` are tried: hidden (by `mask`) in up to `contexts` of
-    their texts, put into as many texts that are decided otherwise, and compared with the labels. A word that turns more
-    than the share `alone` of them, with its whole interval, and misleads where labels say otherwise, is a "shortcut";
-    one of which only one of these can be shown, as without labels, a "suspect".
+    `method` attributes every text. A word that has the greatest score of its texts more often than chance (exact, with
+    Holm's correction) is a candidate. The first `candidates` are tried: hidden (by `mask`) in up to `contexts` of their
+    texts, put into as many texts that are decided otherwise, and compared with the labels. A candidate is a "shortcut"
+    if it turns more than the share `alone` of the texts it is put into, with its whole interval, and if it misleads
+    where labels say otherwise; it is a "suspect" if only one of the two can be shown, for example without labels.
     """
     given: dict[str, Any] = {"method": method, "least": least, "candidates": candidates, "contexts": contexts}
     given |= {"alone": alone, "mask": mask, "limit": limit, "level": level, "seed": seed}

@@ -39,7 +39,7 @@ def encoded_inputs(
 ) -> tuple[list[Input], list[Any], bool]:
     """Inputs encoded, their targets, and whether one input was given instead of a list.
 
-    Words to `ignore` are marked, and tokens know the units of their `level`.
+    Words to `ignore` are marked in the inputs, and so are the units of tokens at the `level`.
     """
     entries = None if ignore is None else entries_of(ignore)
     several = as_list(inputs)

@@ -78,7 +78,7 @@ def explain(
     level = checked_level(level)
     check_call(subject, seed=seed, batch_size=batch_size, truncate=truncate, progress=progress)
     if method is not None:
-        registry.resolve("method", method, options)  # what is wrong with it is said before anything is encoded
+        registry.resolve("method", method, options)  # a wrong spec raises before anything is encoded
     items, targets, single = encoded_inputs(subject, inputs, target, truncate, level, ignore, progress)
     usual = usual_method(subject, items) if method is None else method
     notes = () if method is not None else (f"no method was named: {usual} was used",)
@@ -200,8 +200,8 @@ def conservation(
 ) -> Conservation | list[Conservation]:
     """Where relevance leaks: what every module is given and hands on, for one input (Conservation) or a list of them.
 
-    `method` hands relevance down in one backward pass: lrp, attnlrp, gradient_x_input, each with options; the last is
-    always there to compare. Of generated text, one `token` is looked at, by its number.
+    `method` passes relevance down in one backward pass: lrp, attnlrp or gradient_x_input, each with options;
+    gradient_x_input is always computed too, to compare. Of generated text, one `token` is looked at, by its number.
     """
     check_call(subject, token=token, truncate=truncate)
     spec = registry.resolve("method", method)

@@ -17,7 +17,7 @@ from whence.measure.call_types import Data
 from whence.model.subject import Subject
 
 _SHARE = Annotated[float, Between(0, 1, without_least=True, without_most=True)]
-_SEED = Annotated[int, Between(0, 2**32 - 1)]  # what generators of NumPy take
+_SEED = Annotated[int, Between(0, 2**32 - 1)]  # seeds that NumPy's generators take
 
 
 @stamped
@@ -44,11 +44,11 @@ def guide(
     `data` has a label for every example and, for losses that compare with rationales, what people marked as `truth`, in
     any form that `evaluate` takes. `losses` are specs with weights, as "rationale(layers=[-1], weight=0.5)";
     `list_losses` has them. Copies of the model are trained, one per seed; the one that was lent stays as it is. With
-    `control`, others are trained on labels alone, which is what guided ones are compared with. `held_out` is the share
-    of the data, or other data, that all are measured on: accuracy, calibration, faithfulness and plausibility of
-    `methods`, redundancy of heads, and how much attention differs between seeds. `folder` keeps the guided models, as
-    folders that `load` reads. With `patience`, a tenth of the training data is set aside, looked at twice in an epoch,
-    and training stops after so many looks without a gain; the best weights are taken.
+    `control`, further copies are trained on labels alone, and the guided ones are compared with these. `held_out` is
+    the share of the data, or other data, that all are measured on: accuracy, calibration, faithfulness and plausibility
+    of `methods`, redundancy of heads, and how much attention differs between seeds. `folder` keeps the guided models,
+    as folders that `load` reads. With `patience`, a tenth of the training data is set aside and checked twice in an
+    epoch; training stops after that many checks without a gain, and the best weights are kept.
     """
     check_call(subject, limit=limit, truncate=truncate, progress=progress)
     if isinstance(held_out, (bool, int, float)):

@@ -90,9 +90,9 @@ def evaluate(
 ) -> Scoreboard:
     """Every method by every metric on a data set; labels that are given are the targets, else what is predicted.
 
-    `target` is one for all examples, as `explain` takes it, in place of labels. Methods share passes; the seconds of a
-    method are measured on a few examples, by each method alone. `resume` names a file to which the values of every few
-    examples are added as they are made; a run that was stopped goes on from it.
+    `target`, as `explain` takes it, is explained for all examples in place of labels. Methods share passes; the seconds
+    of a method are measured on a few examples, by each method alone. `resume` names a file to which values are added
+    every few examples; a run that was stopped continues from it.
     """
     check_call(subject, limit=limit, seed=seed, truncate=truncate, resume=resume, progress=progress)
     check_specs("methods", methods)
@@ -130,11 +130,12 @@ def arbitrate(
     """Choose among candidates by a metric: for every input, for every input and label, or one for the whole set.
 
     `data` is one input, or a list, file or folder as `evaluate` takes it. Candidates are methods; "grid" stands for
-    every way to read attention (heads x layers x read-outs), "grid(scores=True)" for the same of what the softmax is
-    given. Of equal ones the first is chosen. `labels="all"` asks for every class, as a choice by label does; "target"
-    for the label of an example, or what is predicted. A choice for the set is made on the first `fit` examples and
-    judged on the others. `held_out` metrics judge the choice, because the one that chose cannot. A metric whose usual
-    mask cannot hide such inputs, as "unknown" cannot hide patches, takes mask="auto".
+    every way to read attention (heads x layers x read-outs), "grid(scores=True)" for every way to read attention scores
+    before the softmax. Among equal candidates the first is chosen. `labels="all"` explains every class, which a choice
+    by label does by default; "target" explains the label of an example, or the prediction. A choice for the set is made
+    on the first `fit` examples and judged on the others. `held_out` metrics judge the choice, because the metric that
+    chose cannot. A metric whose usual mask cannot hide such inputs, as "unknown" cannot hide patches, takes
+    mask="auto".
     """
     check_call(subject, fit=fit, limit=limit, seed=seed, truncate=truncate, progress=progress)
     if by not in ("instance", "label", "set"):

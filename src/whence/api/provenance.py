@@ -17,7 +17,7 @@ from whence.model.subject import Subject
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_GIVEN = ("subject", "inputs", "attributions", "progress", "resume")  # in the result itself, or without effect on it
+_GIVEN = ("subject", "inputs", "attributions", "progress", "resume")  # held by the result, or without effect on it
 
 
 def stamped(verb: Callable[P, R]) -> Callable[P, R]:
@@ -52,7 +52,7 @@ def stamp(found: Any, subject: Subject, verb: str, asked: Mapping[str, Any]) -> 
 
 
 def _plain(value: Any) -> Any:
-    """An argument as JSON holds it; what JSON cannot hold is named in words."""
+    """An argument as JSON holds it; other values are described in words."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value if not isinstance(value, str) or len(value) <= 1_000 else shown(value)
     if isinstance(value, Path):

@@ -29,10 +29,10 @@ def run(
 ) -> Run:
     """All methods, metrics and experiments of a plan on every row of its data, kept as Parquet in its folder: a Run.
 
-    `engine` is "local" (this process, or so many `workers` of this machine) or "ray" (actors of the cluster at
+    `engine` is "local" (this process, or `workers` processes of this machine) or "ray" (actors of the cluster at
     `address`, or of one that is started here); `threads` is the number of torch's threads in each worker. A run that
-    was stopped goes on where it was. A row that fails is recorded with its error, unless `strict`. Where another run
-    writes to the folder, this one is refused, or with `wait` waits.
+    was stopped continues where it stopped. A row that fails is recorded with its error, unless `strict`. If another run
+    is writing to the folder, this one is refused, or waits if `wait` is True.
     """
     checked("threads", threads, _COUNT | None)
     for name, value in (("strict", strict), ("wait", wait), ("progress", progress)):

@@ -24,7 +24,7 @@ from whence.core.specs import expression
 from whence.core.tasks import PARTS
 
 MAX_DIGITS = 1_000
-TEXT_MODEL, PICTURE_MODEL = "sst2", "digits"  # the embedded models that are used when none is named
+TEXT_MODEL, PICTURE_MODEL = "sst2", "digits"  # the embedded models that are used if the caller names none
 
 NAMED_PART = re.compile(rf"""\s*{{\s*['"]({"|".join(PARTS)})['"]\s*:""")
 EXAMPLE = '{"text": "...", "pair": "..."}'
@@ -122,7 +122,7 @@ def raw_input(text: str) -> Any:
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text)
-        except RecursionError:  # nobody writes parts that deep
+        except RecursionError:  # JSON that is nested too deeply stays a text
             return text
         except ValueError as error:
             if NAMED_PART.match(text):
@@ -152,7 +152,7 @@ def default_model(raws: Any) -> str:
 
 
 def _is_picture(raw: Any) -> bool:
-    """Whether an input is, or names, a picture; the name of a missing file counts, so that an error can tell."""
+    """Whether an input is, or names, a picture; the name of a missing file counts, so that an error can name it."""
     named = raw.get("image") if isinstance(raw, dict) and len(raw) == 1 else raw
     return isinstance(named, Path) or (isinstance(named, str) and named.lower().endswith(PICTURES))
 
@@ -166,7 +166,7 @@ def target_of(subject: whence.Subject, target: str | None) -> str | int | None:
 
 
 def ignore_of(given: list[str] | None, raws: Any) -> list[Any] | None:
-    """Words to ignore as written; JSON for other forms, and numbers where there is nothing but pictures."""
+    """Words to ignore as written; JSON for other forms, and numbers where all inputs are pictures."""
     pictures = all(map(_is_picture, raws if isinstance(raws, list) else [raws]))
     found: list[Any] = []
     for text in given or ():
@@ -179,7 +179,7 @@ def ignore_of(given: list[str] | None, raws: Any) -> list[Any] | None:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a whole number; thousands of digits are none that Python reads."""
+    """Whether a text is a whole number; Python reads no number of thousands of digits."""
     return text.isdecimal() and len(text) <= MAX_DIGITS
 
 

@@ -1,4 +1,4 @@
-"""The commands `whence concept` and `whence maximize`: what a model goes by, and what excites its units."""
+"""The commands `whence concept` and `whence maximize`: which concepts a model uses, and what excites its units."""
 
 from __future__ import annotations
 

@@ -228,6 +228,6 @@ def _unknown_option(ctx: typer.Context, flag: str, name: str, records: Sequence[
 def option_value(record: registry.Record, option: str, text: str) -> Any:
     """An option's text as a Python literal; as plain text where the option does not take the literal."""
     with suppress(ValueError, TypeError, SyntaxError):
-        value = ast.literal_eval(text)  # 0,1 on the command line means a list
+        value = ast.literal_eval(text)  # 0,1 on the command line is read as a tuple, and means a list
         return registry.validate(record, {option: list(value) if isinstance(value, tuple) else value})[option]
     return registry.validate(record, {option: text})[option]

@@ -1,4 +1,4 @@
-"""The commands that list what there is: `whence methods`, `metrics`, `experiments`, `models` and `samples`."""
+"""The commands that list what there is to use: `whence methods`, `metrics`, `experiments`, `models`, `samples`."""
 
 from __future__ import annotations
 

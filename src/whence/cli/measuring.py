@@ -168,7 +168,7 @@ def arbitrate(
 
 
 def data_of(names: list[str], purpose: str) -> str | list[Path]:
-    """The data that a command names: a file, folder or pattern, or a list of them; what is not there is refused."""
+    """The data that a command names: a file, folder or pattern, or a list of them; a missing one raises."""
     for name in names:
         if not exists(name):
             raise Misuse(f"there is no file or folder {shown(name)} to {purpose}")

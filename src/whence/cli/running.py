@@ -90,7 +90,7 @@ def run(
 
 
 def _look(status: Path | None, verify: Path | None, files: list[Path], **options: Any) -> None:
-    """Show how far a run is, or whether a sample of it comes out the same; where not, the command fails."""
+    """Show how far a run has come, or verify a sample of it; if the sample differs, the command fails."""
     if verify is None:
         give(whence.load_run(status or "").summary(), files)
         return
@@ -103,7 +103,7 @@ def _look(status: Path | None, verify: Path | None, files: list[Path], **options
 def _plan(
     data: list[str] | None, model: str | None, specs: dict[str, list[str] | None], options: dict[str, Any], **more: Any
 ) -> whence.Plan:
-    """The plan that the options of the command say."""
+    """The plan that the options of the command describe."""
     resolved: dict[str, Any] = {name: specs_of(*(given or ())) for name, given in specs.items()}
     return whence.Plan(_model(model, data), _data(data), **resolved, **options, **more)
 

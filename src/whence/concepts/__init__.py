@@ -1,1 +1,1 @@
-"""Concepts inside a model: sets of examples, the directions that probes find in states, what a target makes of them."""
+"""Concepts inside a model: sets of examples, the directions that probes find in states, how targets grow along them."""

@@ -19,7 +19,7 @@ from whence.model.subject import Subject
 from whence.model.targets import StateSeen, place_of
 
 Reading = Literal["deciding", "mean", "flat"]
-MAX_BYTES = 2**31  # of the states of all examples at all places, which probes need together
+MAX_BYTES = 2**31  # bytes of the states of all examples at all places; probes need them together
 
 
 def layers_of(subject: Subject, item: Input, wanted: Any) -> list[At]:
@@ -34,7 +34,7 @@ def layers_of(subject: Subject, item: Input, wanted: Any) -> list[At]:
     if len(set(places)) < len(places):
         raise ValueError(f"every layer is named once, but {shown(wanted)} came")
     for place in places:
-        subject.sites(batch, place)  # an error where there is none
+        subject.sites(batch, place)  # raises where there is no such place
     return places
 
 

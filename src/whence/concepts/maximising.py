@@ -20,7 +20,7 @@ from whence.methods.explaining import tracked
 from whence.model.encoding import readable
 from whence.model.subject import Subject
 
-SETTLING = 0.5  # the share of the steps, the last, in which views become the picture itself
+SETTLING = 0.5  # share of the steps, at the end, over which the views become the picture itself
 SHOWN = 5  # examples of the data beside what was made
 
 
@@ -31,7 +31,7 @@ class Search:
     steps: Annotated[int, Between(1, 100_000)] = 256
     rate: Annotated[float, Between(0, 10, without_least=True)] = 0.1
     views: Annotated[int, Between(1, 1000)] = 8  # varied copies of a picture that a step sees
-    jitter: Annotated[int, Between(0, 10_000)] | None = None  # pixels of a shift, in the end 0; None: an eighth of all
+    jitter: Annotated[int, Between(0, 10_000)] | None = None  # pixels of the largest shift, at first; None: an eighth
     colour: Annotated[float, Between(0, 10)] = 0.5  # the spread of a view's random shift of colour, in the end 0
     tv: Annotated[float, Between(0, 10)] = 0.3  # the pull of total variation, as a share of that of the target
     length: Annotated[int, Between(1, 1000)] = 8  # tokens of a text
@@ -71,7 +71,7 @@ def maximised(subject: Subject, units: Any, data: Any, search: Search) -> Maximi
 
 @dataclass(frozen=True)
 class _Found:
-    """What was made for one unit."""
+    """The input that was made for one unit."""
 
     made: Any
     free: float
@@ -80,7 +80,7 @@ class _Found:
 
 
 def _unit(subject: Subject, wanted: Any) -> Target:
-    """A unit as a target; a state that is read nowhere in particular is read as the mean of all tokens."""
+    """A unit as a target; a state without a position is read as the mean over all tokens."""
     target = subject.aim([wanted]).targets[0]
     if target.kind == "function":
         raise ValueError("maximize takes classes, neurons, heads, channels and directions, not a function")
@@ -116,7 +116,7 @@ def _picture(subject: Subject, target: Target, search: Search) -> _Found:
     picture = torch.rand(low.shape, generator=rng).to(low.device).requires_grad_()
     reach = low.shape[-1] // 8 if search.jitter is None else search.jitter
     batch = subject.batch([dark] * search.views)
-    aim = subject.aim([target] * search.views)  # one for all steps: it is fixed by the first
+    aim = subject.aim([target] * search.views)  # one aim for all steps; the first step fixes it
 
     def climb(share: float) -> float:
         views = _views(picture, search.views, round(reach * share), search.colour * share, rng)
@@ -135,7 +135,7 @@ def _picture(subject: Subject, target: Target, search: Search) -> _Found:
 
 
 def _constant(subject: Subject, value: int) -> Input:
-    """A picture of one grey, which tells size and range of what the model is fed."""
+    """A picture of one grey value, encoded: it shows the size and the range of the model's pixels."""
     return subject.encode(np.full((64, 64, 3), value, np.uint8))
 
 
@@ -190,7 +190,7 @@ def _text(subject: Subject, target: Target, search: Search) -> _Found:
     rng = torch.Generator().manual_seed(search.seed)
     words = torch.randn(int(free_places.sum()), own.shape[-1], generator=rng).to(own.device)
     words = (words / words.norm(dim=-1, keepdim=True) * size).requires_grad_()
-    aim = subject.aim([target])  # one for all steps: it is fixed by the first
+    aim = subject.aim([target])  # one aim for all steps; the first step fixes it
 
     def states(rows: Tensor) -> Tensor:
         whole = own.clone()
@@ -212,7 +212,7 @@ def _text(subject: Subject, target: Target, search: Search) -> _Found:
 
 
 def _template(subject: Subject, length: int) -> Input:
-    """A text of so many tokens beside the special ones."""
+    """A text of `length` tokens beside the special ones."""
     for words in range(1, length + 1):
         item = subject.encode(" ".join(["the"] * words))
         if int((~item.special).sum()) >= length:

@@ -16,8 +16,8 @@ def fitted(positive: np.ndarray, negative: np.ndarray, kind: ProbeKind, seed: in
     """The direction (width,) that points to the concept, and the accuracy on held-out examples.
 
     The direction is as long as the concept lies apart from the counter-set along it: a step of that length leads from
-    the mean of the one to the mean of the other. Of length 1, the direction of a set that differs in nothing would look
-    as weighty as that of a concept.
+    the mean of the one to the mean of the other. With directions of length 1, a set that does not differ at all would
+    seem to matter as much as a concept.
 
     Widths of states differ by orders of magnitude, so the probe sees them standardised by the examples that it is
     trained on; its weights are mapped back to the states as they are.
@@ -31,7 +31,7 @@ def fitted(positive: np.ndarray, negative: np.ndarray, kind: ProbeKind, seed: in
     spread = np.where(spread > 1e-7 * max(1e-30, float(spread.max(initial=0.0))), spread, np.inf)  # no division by 0
     weights, offset = _FITS[kind]((train - middle) / spread, is_concept, seed)
     tested = [((side[count:] - middle) / spread) @ weights + offset for side, count in zip(sides, kept, strict=True)]
-    # a value of exactly 0 is no decision, and counts half
+    # a value of exactly 0 decides neither way, and counts as half right
     right = [np.where(values == 0, 0.5, values > 0).mean() for values in (tested[0], -tested[1])]
     direction = weights / spread
     length = float(np.linalg.norm(direction))

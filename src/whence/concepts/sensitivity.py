@@ -46,7 +46,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Trial:
-    """A concept, or a random one, and what it is told apart from: rows of a table of states."""
+    """A concept, or a random one, and the sets that its probes tell it from, as rows of a table of states."""
 
     concept: np.ndarray  # (example,)
     others: tuple[np.ndarray, ...]  # of each probe
@@ -98,7 +98,7 @@ def sensitivity(
 
 
 def _label(subject: Subject, target: Any) -> str:
-    """The class of the target, which says which of labelled examples are its own."""
+    """The name of the target's class, by which its examples are found among labelled ones."""
     if target is None:
         raise ValueError("concept explains one class or token; name it as the target, such as a label")
     aimed = subject.aim([target]).targets[0]
@@ -126,7 +126,7 @@ def _random_items(
 def _trials(
     concepts: int, size: int, others: int, rounds: int, settings: Settings
 ) -> tuple[list[tuple[Trial, list[Trial]]], int]:
-    """Of every concept its trial and those of its random concepts; and how many examples random concepts come from.
+    """For every concept, its trial and those of its random concepts; and the number of examples to draw these from.
 
     Rows are those of all concepts, one after the other, and then the random examples.
     """
@@ -217,7 +217,7 @@ def _measured(
     layers: Sequence[Layer], trials: Sequence[tuple[Trial, list[Trial]]], pool: int, settings: Settings
 ) -> dict[str, Any]:
     """The arrays of a result, concepts first and layers second."""
-    shared = {id(random): random for _, random in trials}  # concepts that are not relative share their random ones
+    shared = {id(random): random for _, random in trials}  # unless `relative`, all concepts share their random concepts
     work = [(number, key) for number in range(len(layers)) for key in shared]
     null = {
         (n, key): layers[n].random(shared[key], settings)
@@ -235,7 +235,7 @@ def _measured(
 
 
 def _labels(names: list[str], relative: bool) -> list[str]:
-    """How a concept is called where it was probed against others: "striped, not dotted"."""
+    """Names of concepts; where they were probed against each other, such as "striped, not dotted"."""
     return [f"{one}, not {' or '.join(n for n in names if n != one)}" for one in names] if relative else names
 
 

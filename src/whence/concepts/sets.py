@@ -110,7 +110,7 @@ def of_class(subject: Subject, data: Any, label: str, seed: int) -> list[Any]:
     if data is None:
         if subject.name not in zoo.names():
             raise ValueError("data= are the examples of the class that is explained; give a folder, a file or a list")
-        own = len({e.label for e in zoo.examples(subject.name, CLASS_EXAMPLES, seed)})  # labels that examples show
+        own = len({e.label for e in zoo.examples(subject.name, CLASS_EXAMPLES, seed)})  # how many labels there are
         examples = zoo.examples(subject.name, CLASS_EXAMPLES * own, seed + 10**6)
         inputs, labels = [e.input for e in examples], [e.label for e in examples]
     else:

@@ -1,4 +1,4 @@
-"""How sure a derivative along a concept is: ranks among random concepts, the t-test of old."""
+"""How significant a derivative along a concept is: its rank among random concepts, or the TCAV paper's t-test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def rank_p(value: float, random: np.ndarray) -> float:
 
 
 def widened(random: np.ndarray, size: int, pool: int) -> np.ndarray:
-    """Values of random concepts, spread as those of fresh examples would be.
+    """Values of random concepts, spread out as if each were drawn from fresh examples.
 
     Concepts of `size` examples that are drawn again and again from one pool resemble each other: their means vary by
     1/size - 1/pool, where a set of fresh examples differs from the mean of the pool by 1/size + 1/pool.
@@ -30,7 +30,7 @@ def widened(random: np.ndarray, size: int, pool: int) -> np.ndarray:
 def t_test_p(scores: np.ndarray, random: np.ndarray) -> float:
     """The two-sided t-test of the TCAV paper's code: scores of one concept against scores of random probes.
 
-    It takes probes of one concept for independent, though they share the concept's examples: it finds too much.
+    It treats probes of one concept as independent, though they share the concept's examples: p is too small.
     """
     from scipy.stats import ttest_ind
 

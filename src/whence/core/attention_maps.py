@@ -69,9 +69,9 @@ class AttentionMaps(Result):
     ) -> AttentionSelection:
         """A selection of the maps, which prints, plots and writes itself.
 
-        By default the mean over the heads of the last layer, cross-attention of an encoder-decoder; over a picture,
-        what its first special token looks at. `head` is a number or a list of them, `query` a token's number or name,
-        or "all"; `streams` names those of queries and keys, as "target:source".
+        By default it is the mean over the heads of the last layer; of an encoder-decoder, its cross-attention; of a
+        picture, the attention of its first special token. `head` is a number or a list of them, `query` a token's
+        number or name, or "all"; `streams` names those of queries and keys, as "target:source".
         """
         pair = _pair(self, streams)
         panels = _panels(self.weights[pair].shape[:2], layer, head, all_heads, all_layers)
@@ -135,14 +135,14 @@ class AttentionSelection(Result):
         return matrix.mean(0) if self.query is None else matrix[self.query]
 
     def weights(self, panel: Panel) -> np.ndarray:
-        """What a map shows: the weights of the patches on their grid, or (query, key)."""
+        """The weights that a map shows: those of the patches on their grid, or (query, key)."""
         if not self.over_picture:
             return self.matrix(panel)
         return self.row(panel)[self.patch_columns].reshape(self.maps.input.grid)
 
 
 def _apart(options: dict[str, Any]) -> tuple[dict[str, Any], Look | None]:
-    """What a selection takes, and the look."""
+    """Options split into those that `view` takes and the look over a picture."""
     look = look_of({name: value for name, value in options.items() if name in LOOK_OPTIONS})
     return {name: value for name, value in options.items() if name not in LOOK_OPTIONS}, look
 
@@ -150,7 +150,7 @@ def _apart(options: dict[str, Any]) -> tuple[dict[str, Any], Look | None]:
 def _panels(
     shape: tuple[int, ...], layer: int | None, head: int | Sequence[int] | None, all_heads: bool, all_layers: bool
 ) -> tuple[Panel, ...]:
-    """The layers and heads that were asked for, of so many layers and heads."""
+    """The layers and heads that were asked for; `shape` begins with how many there are."""
     layers, heads = shape
     if head is not None and (all_heads or all_layers):
         raise ValueError(f"all heads were asked for, and head {head} too; leave one of them out")

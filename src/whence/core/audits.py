@@ -20,7 +20,7 @@ GRADES = {
     "does not": "attention does not explain the decisions",
     "cannot tell": "the experiment is not defined here, or its numbers allow no answer",
 }
-POINTS = {"explains": 1.0, "partly": 0.5, "does not": 0.0}  # of a grade, for the verdict over all experiments
+POINTS = {"explains": 1.0, "partly": 0.5, "does not": 0.0}  # points per grade, for the verdict over all experiments
 EXPLAINS, DOES_NOT = 0.75, 0.25  # mean points from which, and up to which, the verdict is clear
 
 
@@ -29,7 +29,7 @@ class Quantity(Storable):
     """One named number of a finding, on every example; NaN where it is not defined."""
 
     name: str
-    where: str  # what attention was read or edited, as "layer 5"; "" for the mean over all such places
+    where: str  # which attention was read or edited, such as "layer 5"; "" for the mean over all places
     values: np.ndarray  # (example,)
     seed: int = 0  # of the bootstrap
 
@@ -59,7 +59,7 @@ class Quantity(Storable):
 
 @dataclass(frozen=True, eq=False)
 class CrossTable(Storable):
-    """Shares of the examples by two things that may or may not happen to them."""
+    """Shares of the examples by two yes-or-no questions: rows answer one, columns the other."""
 
     title: str
     rows: tuple[str, ...]
@@ -76,9 +76,9 @@ class Finding(Storable):
     answer: str
     grade: str  # one of `GRADES`
     quantities: tuple[Quantity, ...] = ()
-    grades: dict[str, str] = field(default_factory=dict)  # by what attention was read or edited
+    grades: dict[str, str] = field(default_factory=dict)  # place, such as "layer 5" -> grade
     tables: tuple[CrossTable, ...] = ()
-    attention: str = ""  # what attention was read or edited, in words
+    attention: str = ""  # which attention was read or edited, in words
     limits: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     paper: str = ""
@@ -94,7 +94,7 @@ class Finding(Storable):
         return self.experiment.partition("(")[0]
 
     def __getitem__(self, name: str | tuple[str, str]) -> Quantity:
-        """A number by its name, or by its name and what attention was read or edited."""
+        """A number by its name, or by its name and its place, such as "layer 5"."""
         wanted, where = (name, None) if isinstance(name, str) else name
         for quantity in self.quantities:
             if quantity.name == wanted and where in (None, quantity.where):
@@ -108,7 +108,7 @@ class Finding(Storable):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """What attention was read or edited; "" first, for the mean, where there are several."""
+        """The places where attention was read or edited; "" first, for the mean, where there are several."""
         return tuple(dict.fromkeys(quantity.where for quantity in self.quantities))
 
 
@@ -159,7 +159,7 @@ class Audit(Result):
     def groups(self, by: str) -> dict[str, np.ndarray]:
         """Examples by their predicted class ("predicted") or by their length ("length"): name -> numbers of examples.
 
-        Lengths are cut into thirds; one group alone says no more than the whole, so it gives none.
+        Lengths are cut into thirds. Where all examples fall into one group, the result is empty.
         """
         if by not in ("predicted", "length"):
             raise ValueError(f"examples are grouped by 'predicted' or 'length', not by {by!r}")

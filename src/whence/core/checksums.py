@@ -19,7 +19,7 @@ from whence.core.files import PICTURES
 from whence.core.storage import Storable
 
 SEAL = "checksum"  # the key of a sealed record under which its checksum stands
-_PLAIN = (str, int, float, bool, type(None), date, time, timedelta, Decimal)  # what tables hold, told apart by repr
+_PLAIN = (str, int, float, bool, type(None), date, time, timedelta, Decimal)  # cells of tables, told apart by repr
 
 
 def checksum(value: Any) -> str:
@@ -61,7 +61,7 @@ def digest_of(value: Any) -> str:
         value = digest_of(value.to_dict())
     elif hasattr(value, "__code__"):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]  # the variables around a function
-        held = [one for one in cells if one is not value]  # one that calls itself is among them
+        held = [one for one in cells if one is not value]  # a recursive function is among them
         value = [
             value.__qualname__,
             code_of(value.__code__),
@@ -79,7 +79,7 @@ def _is_file(value: str | Path) -> bool:
 
 
 def _numbers(value: Any) -> list[Any]:
-    """The content of an array, tensor or PIL picture: its type, shape and bytes, of a picture also its palette."""
+    """The content of an array, tensor or PIL picture: type, shape and bytes; for a picture, its palette too."""
     pixels = np.asarray(value.detach().cpu().float() if hasattr(value, "detach") else value)
     dtype = str(getattr(value, "dtype", getattr(value, "mode", pixels.dtype)))
     palette = value.getpalette() if hasattr(value, "getpalette") else None

@@ -51,7 +51,7 @@ class Medium(Generic[T]):
         self.name, self.noun = name, noun
         self._default = default or self._refuse
         self._functions = singledispatch(self._default)
-        self._kinds: dict[str, Any] = {}  # further ways to show results, by name: a function that dispatches for each
+        self._kinds: dict[str, Any] = {}  # name of a further way to show results -> its function by type
 
     def __call__(self, result: Any, look: Look | None = None, kind: str | None = None) -> T:
         """The result in this medium, in the way that `kind` names, as "waterfall" or "waterfall(most=20)".
@@ -123,12 +123,12 @@ class Provided(Generic[T]):
     _function: Callable[..., T]
 
     def __call__(self, *given: Any, **options: Any) -> T:
-        """What the function of the views returns."""
+        """Call the function that the views provide."""
         extensions.load("view")
         return self._function(*given, **options)
 
     def provide(self, function: Callable[..., T]) -> Callable[..., T]:
-        """A decorator for the function of the views."""
+        """A decorator by which the views provide the function."""
         self._function = function
         return function
 
@@ -144,7 +144,7 @@ def _kind(result: Any) -> str:
 
 
 def _uncoloured(result: Any) -> str:
-    """What the terminal shows, without colours."""
+    """The text that the terminal shows, without colours."""
     return uncoloured(terminal(result))
 
 

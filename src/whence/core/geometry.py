@@ -10,7 +10,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
 
 
 def on_grid(x: Input, stream: str) -> bool:
-    """Whether the features of this stream lie on the input's grid: those of the picture, else of the first stream."""
+    """Whether the features of this stream lie on the input's grid: the picture's do, or else the first stream's."""
     return x.grid is not None and stream == ("image" if "image" in x.streams else x.streams[0])
 
 
@@ -102,7 +102,7 @@ def _sample(grid: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
     positions = np.clip(places * count - 0.5, 0, count - 1)  # in cells, from the centre of the first one
     low = np.floor(positions).astype(int)
     high = np.minimum(low + 1, count - 1)
-    share = (positions - low).astype(grid.dtype)  # of the cell above
+    share = (positions - low).astype(grid.dtype)  # the weight of the cell above
     share = share[:, None] if axis == -2 else share  # so that it broadcasts along the other axis
     with np.errstate(invalid="ignore"):  # an infinite score spreads as NaN
         return np.take(grid, low, axis) * (1 - share) + np.take(grid, high, axis) * share

@@ -1,4 +1,4 @@
-"""What training with attention in the loss came to: measures of models before and after, over seeds. Numbers only."""
+"""The result of training with attention in the loss: measures of models before and after. Numbers only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Measure(Storable):
     better: str  # "higher", "lower", or "" where neither is
     values: np.ndarray  # (arm, seed); the model as given has one value, repeated
     examples: np.ndarray | None = None  # (arm, seed, example); None for a number of the whole set, as calibration
-    about: str = ""  # what it is, in a sentence
+    about: str = ""  # what the number is, in a sentence
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,7 +54,7 @@ class Difference:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Guidance(Result):
-    """A classifier trained with losses on attention: what became better, what worse than by labels alone."""
+    """A classifier trained with losses on attention, compared with training on labels alone."""
 
     model: str
     losses: tuple[str, ...]  # specs, weights among their options
@@ -94,7 +94,7 @@ class Guidance(Result):
 
     @property
     def before(self) -> str:
-        """What the guided models are compared with: training on labels alone, or else the model as it was given."""
+        """The arm that guided models are compared with: training on labels alone, or else the model as it was given."""
         return "plain" if "plain" in self.arms else "given"
 
     def mean(self, name: str, arm: str) -> float:
@@ -129,8 +129,8 @@ class Guidance(Result):
 def _interval(seeds: np.ndarray, by_example: np.ndarray | None) -> tuple[float, float] | None:
     """The 95 % interval of a mean over seeds, (seed,), and examples, (seed, example), which both are drawn at random.
 
-    Two variances are added: that of the seeds' means, by Student's t, and that of the examples' means. Each holds a
-    part of what is left over, so the interval is rather too wide than too narrow.
+    Two variances are added: that of the seeds' means, by Student's t, and that of the examples' means. Both contain
+    the residual variance, so the interval is too wide rather than too narrow.
     """
     seeds = seeds[~np.isnan(seeds)]
     squares = 0.0

@@ -27,7 +27,7 @@ class Input(Storable):
     texts: dict[str, str] = field(default_factory=dict)  # part -> the original text
     grid: tuple[int, int] | None = None  # rows and columns of the patches or regions
     image: np.ndarray | None = None  # (height, width, 3) uint8: the picture the model saw
-    box: tuple[float, float, float, float] | None = None  # left, top, right, bottom of that in the original
+    box: tuple[float, float, float, float] | None = None  # left, top, right, bottom of `image` in the original
     size: tuple[int, int] | None = None  # width and height of the original picture
     generated: tuple[int, ...] = ()  # features that were generated, one row of scores each
     # Numbers of the tokens whose outputs the decision is read from: one, or all of an answer's context; -1 for a token
@@ -38,9 +38,9 @@ class Input(Storable):
     answer: tuple[int, ...] = ()
     # The number of the unit that every token belongs to, as of its sentence, where tokens are not explained one by one.
     units: np.ndarray | None = None
-    level: str = ""  # what the units are: "word", "sentence", "message", "document", "span"; "" where there are none
-    pieces: Input | None = None  # of an input whose features are units: the tokens; `unmerged` puts both together
-    notes: tuple[str, ...] = ()  # what was done to the input, as truncation
+    level: str = ""  # what a unit is: "word", "sentence", "message", "document", "span"; "" where there are none
+    pieces: Input | None = None  # where features are units, the input with tokens; `unmerged` joins both
+    notes: tuple[str, ...] = ()  # changes that encoding made to the input, such as truncation
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,7 +72,7 @@ class Target(Storable):
     name: str = ""  # its label or text
     against: int | None = None  # the other class or token of a contrast
     against_name: str = ""
-    predicted: bool = False  # not asked for: it is what the model predicted
+    predicted: bool = False  # the caller named no class: it is what the model predicted
     # where the state is: a module's name, the number of a block, "embeddings", "word", "mlp:NUMBER" or "heads:NUMBER"
     site: str = ""
     position: str | int | None = None  # "deciding", "mean", "max" or the number of a token; None: deciding, else mean
@@ -177,7 +177,7 @@ def word_starts(x: Input) -> np.ndarray:
 def sentence_starts(x: Input) -> np.ndarray:
     """The number of the first feature of every sentence; special tokens, and features of no text, count as one each.
 
-    A special token inside a sentence parts it; sentences never reach over two texts or streams.
+    A special token inside a sentence splits it; sentences never reach over two texts or streams.
     """
     return run_starts(x, numbers_in_text(x, sentence_spans))
 
@@ -195,7 +195,7 @@ def run_starts(x: Input, numbers: np.ndarray) -> np.ndarray:
 
 
 def numbers_in_text(x: Input, spans_of: Callable[[str], list[tuple[int, int]]]) -> np.ndarray:
-    """(feature,) The number of the span of its text, as of its sentence, that a feature stands in, -1 for none."""
+    """(feature,) The number of the span, such as a sentence of its text, that a feature stands in; -1 for none."""
     numbers = np.full(len(x.features), -1)
     for stream, part in dict.fromkeys(zip(x.streams, x.parts, strict=True)):
         members = [i for i in range(len(x.features)) if (x.streams[i], x.parts[i]) == (stream, part)]
@@ -207,7 +207,7 @@ def numbers_in_text(x: Input, spans_of: Callable[[str], list[tuple[int, int]]]) 
 
 
 def _written(x: Input, members: list[int], text: str | None) -> tuple[str, list[int]]:
-    """The text of these features and where each begins in it; of their names, where the text is not known."""
+    """The text of these features, or their names joined where it is not known; and where each feature begins in it."""
     places: list[int] = []
     if text is not None and (x.offsets[members, 0] >= 0).any():
         for i in members:
@@ -269,12 +269,12 @@ def merged(x: Input, starts: np.ndarray, level: str = "") -> Input:
 
 
 def unit_starts(x: Input) -> np.ndarray:
-    """The number of the first token of every unit, of an input whose tokens know their units."""
+    """The number of the first token of every unit, for an input of tokens with `units`."""
     return np.flatnonzero(np.diff(np.asarray(x.units), prepend=-1))
 
 
 def unmerged(x: Input) -> Input:
-    """The input whose features are the model's own tokens; at a level, they know their units."""
+    """The input whose features are the model's own tokens; at a level, its `units` number the unit of each token."""
     if x.pieces is None:
         return x
     special = x.special[x.units] if x.units is not None else x.pieces.special

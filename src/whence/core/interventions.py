@@ -11,7 +11,7 @@ import numpy as np
 from whence.core.inputs import Input, merged, word_starts
 from whence.core.storage import Storable, floats, read_only
 
-LIKELIEST = 3  # classes or tokens of either prediction that are kept
+LIKELIEST = 3  # how many classes or tokens of each prediction are kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Intervention(Storable):
 
     ignored: tuple[str, ...]  # the words to which attention was closed
     without: Any  # f(x) of the same target without the intervention: a float, or (generated,)
-    predictions: tuple[tuple[Prediction, ...], ...] = ()  # of every row: the likeliest of either; empty where none are
+    predictions: tuple[tuple[Prediction, ...], ...] = ()  # per row: the likeliest classes of both, or none
     edit: str = ""  # the name of a function that edited attention
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Intervention(Storable):
         self._set("without", read_only(value) if value.ndim else value.item())
 
     def likeliest(self, row: int = 0) -> tuple[str, str] | None:
-        """What a row predicts without the intervention and under it; None where nothing is known of classes."""
+        """The prediction of a row without the intervention and with it; None where outputs are no classes."""
         if row >= len(self.predictions) or not self.predictions[row]:
             return None
         known = self.predictions[row]

@@ -46,7 +46,7 @@ def checked_level(level: Any) -> Level:
 
 
 def at_level(x: Input, level: Level) -> Input:
-    """The input whose tokens know their units: those of a word, a sentence, ..., or of a span that the caller gave."""
+    """The input with the unit of every token: its word, its sentence, ..., or a span that the caller gave."""
     if level is None:
         return x
     if isinstance(level, str):
@@ -76,7 +76,7 @@ def _text_starts(x: Input) -> np.ndarray:
 
 
 def _passages(x: Input) -> np.ndarray:
-    """The first feature of every passage: what blank lines separate in a text."""
+    """The first feature of every passage; blank lines separate the passages of a text."""
     return run_starts(x, numbers_in_text(x, passage_spans))
 
 

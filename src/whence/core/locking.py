@@ -1,4 +1,4 @@
-"""A lock between processes, which a process that ends, however it ends, leaves open."""
+"""A lock between processes, which is released when its process ends, in whatever way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Busy(ValueError):
 
 @contextmanager
 def locked(path: Path, wait: bool = False) -> Iterator[None]:
-    """Hold the lock of a file that stands for something; with `wait`, once others have let go, else `Busy` is raised.
+    """Hold the lock of a file. If another process holds it: with `wait`, wait until it is free; else raise `Busy`.
 
     The operating system releases the lock when its process ends, so a killed run leaves nothing to clear away.
     """

@@ -17,7 +17,7 @@ class Maximisation(Result):
 
     targets: tuple[Target, ...]  # the units: classes, neurons, heads, channels, directions
     made: tuple[Any, ...]  # of each unit: a picture (height, width, 3) uint8, or a text
-    free: np.ndarray  # (unit,): the target at the end of the search, of pixels or embeddings that nothing rounds
+    free: np.ndarray  # (unit,): the target at the end of the search, of pixels or embeddings before rounding
     real: np.ndarray  # (unit,): the target of `made`, given to the model as any input is
     start: np.ndarray  # (unit,): the target before the first step
     curves: np.ndarray  # (unit, step): the mean target of all views of a step

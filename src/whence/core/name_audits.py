@@ -24,11 +24,11 @@ class GroupTest(Storable):
     """One group of names beside the others of its kind."""
 
     measure: str  # one of `MEASURES`
-    kind: str  # what the groups are groups of: "origin", "gender"
+    kind: str  # by what names are grouped: "origin", "gender"
     group: str
     names: int  # in the group
     others: int
-    difference: float  # of the group's mean from that of the others, names of equal other kinds compared
+    difference: float  # the group's mean less that of the others; compares names with equal groups of other kinds
     interval: tuple[float, float]  # 95 %, by resampling names
     effect: float  # the difference in units of the spread of names within groups; NaN where they do not vary
     p: float  # by exchanging names between groups
@@ -47,7 +47,7 @@ class NameAudit(Result):
     outputs: np.ndarray  # (sentence, name)
     relevance: np.ndarray  # (sentence, name)
     predicted: np.ndarray  # (sentence, name) int: the class that the model predicts
-    pieces: np.ndarray  # (name,): of how many tokens it consists, mean over the sentences
+    pieces: np.ndarray  # (name,): how many tokens the name has, mean over the sentences
     tests: tuple[GroupTest, ...]
     method: str  # what gave the relevance
     model: str = ""

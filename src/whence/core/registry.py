@@ -13,7 +13,7 @@ from whence.core import extensions, papers, specs, tasks
 from whence.core.wording import shown, suggest
 
 RESERVED = ("target", "seed", "batch_size", "truncate", "progress", "level", "ignore")  # options of `explain` itself
-# Options that methods had once, and what is written instead.
+# Options that methods no longer have -> the sentence that says what to write instead.
 MOVED = {"unit": "units are an option of explain and compare: level='word', 'sentence', 'message', 'document' or spans"}
 
 
@@ -47,12 +47,12 @@ class Record:
     signed: bool = True  # scores for and against; unsigned scores have no residual
     tasks: tuple[str, ...] = tasks.NAMES
     better: str = ""  # metrics: "higher" or "lower"
-    axes: tuple[str, ...] = ()  # metrics with a curve: what grows, and what is watched; options in braces are filled in
+    axes: tuple[str, ...] = ()  # metrics with a curve: names of its two axes; options in braces are filled in
     circular: tuple[str, ...] = ()  # metrics: specs of methods whose scores are what the metric compares with
     question: str = ""  # experiments: what is asked
     conclude: Callable[..., Any] | None = None  # experiments: from the numbers of all examples to the answer
     limits: tuple[str, ...] = ()  # experiments: what the answer does not say
-    pulls: Callable[..., tuple[str, int]] | None = None  # losses: from the options to what is pulled, and which way
+    pulls: Callable[..., tuple[str, int]] | None = None  # losses: options -> (what is pulled, +1 or -1)
 
     def spec(self, options: Mapping[str, Any] | None = None) -> str:
         """The name with the options that differ from their defaults."""
@@ -85,7 +85,7 @@ class Record:
         return frozenset(need.format(**full) for need in self.needs)
 
     def axes_of(self, options: Mapping[str, Any]) -> tuple[str, ...]:
-        """The axes of a metric's curve with the options filled in: what grows, and what is watched; () without one."""
+        """The names of the two axes of a metric's curve, with the options filled in; () without a curve."""
         return tuple(axis.format(**self._filled(options)) for axis in self.axes)
 
     def compares_with(self, method: str) -> bool:
@@ -130,8 +130,8 @@ def metric(
 ) -> Callable[..., Any]:
     """Register a metric: `function(subject, case, *, options)` -> value, or a generator that asks the model.
 
-    A metric that returns a Curve promises `axes`: what grows along the curve, and what is watched. `circular` names
-    methods whose scores are what the metric compares with, so that it never judges them.
+    A metric that returns a Curve names its `axes`: the quantity that grows along the curve, and the one measured.
+    `circular` names methods whose scores are what the metric compares with, so that it never judges them.
     """
     if better not in ("higher", "lower"):
         raise ValueError(f"better must be 'higher' or 'lower', not {better!r}")
@@ -169,9 +169,10 @@ def loss(
 ) -> Callable[..., Any]:
     """Register a loss of training: `function(seen, *, options)` -> a number with its graph, of what a pass saw.
 
-    `needs` says what the pass records, "marks" (rationales), "base" (the outputs before training) and "gradient" (a
-    second backward pass) among it. Every loss has the option `weight`, which the function itself is not given. `pulls`
-    tells from the options what is pulled, and which way, +1 or -1: two losses that pull both ways are refused.
+    `needs` says what the pass records; "marks" (rationales), "base" (the outputs before training) and "gradient" (a
+    second backward pass) are possible needs, too. Every loss has the option `weight`, which the function itself is not
+    given. `pulls` returns, from the options, what the loss pulls and the direction, +1 or -1; opposite directions are
+    refused.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -253,7 +254,7 @@ def validate(record: Record, options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Explained:
-    """What a method returns when scores alone do not say it all."""
+    """What a method returns beside its scores: a base, details, notes."""
 
     scores: Any  # (batch, feature) tensor
     base: Any = None  # (batch,) f(baseline) where the method has a baseline

@@ -1,4 +1,4 @@
-"""The relevance that every module of one pass was given, handed on and lost."""
+"""The relevance that every module of one pass received, passed on and lost."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from whence.core.storage import Storable
 
 @dataclass(frozen=True, eq=False)
 class ModuleRelevance(Storable):
-    """What one call of a module is given of the relevance, and what becomes of it; relevance is value x gradient."""
+    """The relevance, value x gradient, that one call of a module receives, passes on, puts on its biases and leaks."""
 
     name: str  # of the module; "" is the whole model
     kind: str  # its class
     call: int  # number of the call, for a module that is called more than once
-    depth: int  # how many modules are around it
-    block: str  # the block that it is, or is part of; "" outside of all blocks
-    relevance_out: float  # at its outputs, of what is made of them above
-    relevance_in: float  # at its inputs, of what goes through this call; and at words or pixels that enter in it
-    bias: float  # at constants that are added in it: biases, position embeddings
+    depth: int  # how many modules the module is inside of
+    block: str  # the block that the module is or belongs to; "" outside of all blocks
+    relevance_out: float  # the relevance of its outputs, which it receives from later modules
+    relevance_in: float  # the relevance of its inputs through this call, and of words or pixels that enter in it
+    bias: float  # the relevance of constants that it adds: biases, position embeddings
     leak: float  # relevance_out - relevance_in - bias
     own_leak: float  # the part of the leak that is in no module inside this one
     absolute: float  # the sum of |relevance| at its outputs or inputs, whichever is larger
-    uncovered: tuple[str, ...] = ()  # its own operations, in no module inside it, that no rule makes conserve
+    uncovered: tuple[str, ...] = ()  # its operations, outside the modules in it, for which no rule conserves
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,7 +32,7 @@ class Conservation(Result):
     """The relevance at every module of one pass: where it leaks, how much biases take, what no rule covers."""
 
     rows: tuple[ModuleRelevance, ...]  # in the order in which the calls begin; the first is the whole model
-    plain: tuple[ModuleRelevance, ...]  # the same by gradient_x_input, to compare; empty where that is the method
+    plain: tuple[ModuleRelevance, ...]  # the rows of gradient_x_input, to compare; empty if that is the method
     input: Input
     method: str  # the spec: name and options
     target: Target
@@ -62,7 +62,7 @@ class Conservation(Result):
 
     @property
     def leak(self) -> float:
-        """What is neither at the input nor at biases."""
+        """The relevance of the output that is neither on the input nor on biases."""
         return self.rows[0].leak
 
     @property

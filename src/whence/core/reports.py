@@ -39,8 +39,8 @@ class Report(Result):
 def report(results: Reported | Iterable[Reported], title: str = "Report") -> Report:
     """Results of any type, or the files that they were saved to, as one report, in the order given: a Report.
 
-    `whence.report([board, "audit.json"]).write("report.html")` is one page with all of them. The results of a report
-    that is given take its place.
+    `whence.report([board, "audit.json"]).write("report.html")` is one page with all of them. A report among
+    the results is replaced by the results in it.
     """
     if not isinstance(title, str) or not title.strip():
         raise ValueError(f"the title of a report is a text, not {title!r}")

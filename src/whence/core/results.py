@@ -1,4 +1,4 @@
-"""What explaining comes to: Attribution, Comparison. Numbers only: no model, no torch, no looks.
+"""The results of explaining: Attribution, Comparison. Numbers only: no model, no torch, no looks.
 
 How a result is shown is found by its type in `display`; a result holds no wording and no colours.
 """
@@ -24,8 +24,8 @@ from whence.core.storage import VERSION, Storable, floats, read_only
 from whence.core.wording import in_one_line, shown
 
 S = TypeVar("S", bound="Result")
-_PROVENANCE = "_provenance"  # the attribute of a result that holds it
-SUMMARY = "summary.json"  # of a run, in its folder
+_PROVENANCE = "_provenance"  # the attribute of a result that holds its provenance
+SUMMARY = "summary.json"  # the file in the folder of a run
 
 
 class Result(Storable):
@@ -37,7 +37,7 @@ class Result(Storable):
         return dict(self.__dict__.get(_PROVENANCE, {}))
 
     def stamp(self: S, provenance: dict[str, Any]) -> S:
-        """Say where the result came from; it counts neither for equality nor for views."""
+        """Attach where the result came from; provenance counts neither for equality nor for views."""
         self._set(_PROVENANCE, provenance)
         return self
 
@@ -116,7 +116,7 @@ def load_result(path: str | PathLike[str]) -> Result:
     file = Path(path) / SUMMARY if Path(path).is_dir() else Path(path)
     if not file.is_file():
         raise FileNotFoundError(f"expected a result that was saved, but there is no file {shown(str(file))}")
-    extensions.load("view")  # which import all types of the package
+    extensions.load("view")  # views import all result types of the package
     return Result.load(file)
 
 
@@ -132,11 +132,11 @@ class Attribution(Result):
     base: Any = None  # f(baseline) where the method has one, else 0.0; None for unsigned methods
     residual: Any = None  # output - base - sum of scores; None for unsigned methods
     axes: tuple[str, ...] = ("feature",)
-    visible: np.ndarray = None  # type: ignore[assignment]  # like scores: what the row could see; None: everything
+    visible: np.ndarray = None  # type: ignore[assignment]  # like scores: what each row could see; None: everything
     details: dict[str, Any] = field(default_factory=dict)  # arrays and plain values, by name
     notes: tuple[str, ...] = ()  # what the caller should know: default method, guessed target, truncation
     intervention: Intervention | None = None  # attention that was closed or edited in every pass
-    signs: bool | None = None  # whether views show signs; None: where the method has any, so that there is a base
+    signs: bool | None = None  # whether views show signs; None: if the method is signed, so that there is a base
     sinks: np.ndarray = None  # type: ignore[assignment]  # (feature,) bool: attention sinks; None: no feature is one
 
     def __post_init__(self) -> None:
@@ -200,7 +200,7 @@ class Attribution(Result):
         return self.base is not None if self.signs is None else self.signs
 
     def with_signs(self, shown: bool = True) -> Attribution:
-        """The same scores, their signs shown by all views, or hidden, whatever the method promises."""
+        """The same scores, whose signs all views show, or hide, whatever the method promises."""
         return replace(self, signs=shown).stamp(self.provenance)
 
     def words(self, reduce: str = "sum") -> Attribution:
@@ -208,7 +208,7 @@ class Attribution(Result):
         return self._merged("words", word_starts(self.input), reduce)
 
     def sentences(self, reduce: str = "sum") -> Attribution:
-        """Scores of sentences, as `words` makes them of words; `core/sentences.py` says where a sentence ends."""
+        """Scores of whole sentences; arguments as in `words`. `core/sentences.py` says where a sentence ends."""
         return self._merged("sentences", sentence_starts(self.input), reduce)
 
     def units(self, note: str = "") -> Attribution:

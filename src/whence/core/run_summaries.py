@@ -1,4 +1,4 @@
-"""What a run over a data set came to: how far it is, how long it took, what failed. Numbers only."""
+"""The summary of a run over a data set: how far it has come, how long it took, what failed. Numbers only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whence.core.scoreboards import Scoreboard
 from whence.core.storage import Storable, floats, read_only
 
 STATES = ("running", "stopped", "finished")
-LARGEST = 2**53  # of a count or a time: the whole numbers that a float holds exactly
+LARGEST = 2**53  # largest count or time: the whole numbers up to it are exact as floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class WorkerShare(Storable):
     name: str  # "process 0", "ray 1"; "here" where the run had no workers of its own
     chunks: int
     examples: int
-    seconds: float  # busy, reading the model left out
+    seconds: float  # seconds of work, without loading the model
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,7 +35,7 @@ class FrequentFeature(Storable):
 
     method: str
     feature: str  # a token or piece, as the model's tokenizer writes it
-    count: int  # examples that it occurs in
+    count: int  # examples in which the feature occurs
     score: float  # mean of its scores, those of one example added up
     share: float  # mean share of the absolute scores of its example, 0 to 1
 
@@ -46,12 +46,12 @@ class FrequentFeature(Storable):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunSummary(Result):
-    """A run over a data set: its plan in short, how far it is, time by method, failures by reason."""
+    """A run over a data set: its plan in short, how far it has come, time by method, failures by reason."""
 
     name: str  # of the folder
     state: str  # one of STATES
     model: str
-    weights: str  # the hash of all weights; "" where the run has not come so far
+    weights: str  # the hash of all weights; "" where the run has not loaded the model yet
     data: str  # the files in words, or "in memory"
     methods: tuple[str, ...]  # specs of methods, then of experiments
     metrics: tuple[str, ...]
@@ -111,7 +111,7 @@ class Verification(Result):
     differences: np.ndarray  # (row,): the largest difference of a number, relative to the largest score of its row
     tolerance: float  # up to which different processors, threads or versions may differ
     reasons: tuple[str, ...] = ()  # what differs here from where the run was made: versions, threads, weights
-    damaged: tuple[str, ...] = ()  # shards that are not what was written, in one sentence each
+    damaged: tuple[str, ...] = ()  # one sentence for each damaged shard
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What measuring comes to: Score, Scoreboard, Arbitration. Numpy only; no model, no torch."""
+"""The results of measuring: Score, Scoreboard, Arbitration. Numpy only; no model, no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whence.core.statistics import bootstrap, comparable_means, larger_is_better
 from whence.core.storage import floats, read_only
 from whence.core.wording import shown, suggest
 
-LARGEST = 1e100  # of what is measured: far above any number of a model, far below what overflows in a sum
+LARGEST = 1e100  # largest number that counts as measured: far above any model's, and far below overflow in a sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +48,10 @@ class Scoreboard(Result):
     seconds: np.ndarray  # (method, example): what an explanation took
     model: str = ""
     seed: int = 0
-    hidden: tuple[str, ...] = ()  # by what each metric hides features; "" where it hides none
+    hidden: tuple[str, ...] = ()  # how each metric hides features; "" where it hides none
     curves: np.ndarray | None = None  # (method, metric, share of features from 0 to 1), NaN where there is none
     notes: tuple[str, ...] = ()  # what was explained, and what was done to the inputs
-    axes: tuple[
-        tuple[str, ...], ...
-    ] = ()  # of each metric's curve: what grows, and what is watched; () without a curve
+    axes: tuple[tuple[str, ...], ...] = ()  # names of the two axes of each metric's curve; () without a curve
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,7 +83,7 @@ class Scoreboard(Result):
     def best(self, metric: str) -> str:
         """The method with the best mean; the first one where the metric is defined for no method.
 
-        Means are taken over the examples on which the metric is defined for every method that it is defined for at all.
+        Means are taken over the examples on which every method has a value; methods without any value are left aside.
         """
         m = _place(self.metrics, metric, "metric")
         return self.methods[int(larger_is_better(comparable_means(self.values[:, m]), self.better[m]).argmax())]
@@ -97,7 +95,7 @@ class Scoreboard(Result):
         return sign_flips(best - own, self.seed)
 
     def curve(self, method: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
-        """Shares of the features and the mean of what was watched there; both empty for a metric without a curve."""
+        """Shares of the features and the mean value at each share; both empty for a metric without a curve."""
         if self.curves is None:
             return np.empty(0), np.empty(0)
         values = self.curves[_place(self.methods, method, "method"), _place(self.metrics, metric, "metric")]
@@ -111,10 +109,10 @@ class Scoreboard(Result):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Arbitration(Result):
-    """Which of many explanations the model bears out best, and how the choice does by a metric that did not choose."""
+    """The explanations that a metric chose among many, and how good the choice is by metrics that did not choose."""
 
     by: str  # "instance", "label" or "set"
-    metric: str  # what chose
+    metric: str  # the metric that chose
     better: str  # "higher" or "lower"
     candidates: tuple[str, ...]  # specs
     values: np.ndarray  # (candidate, example, label) of the metric that chose, on the examples that it chose by

@@ -1,4 +1,4 @@
-"""How a target depends on concepts (TCAV): scores, derivatives, how sure they are. Numbers only."""
+"""How a target depends on concepts (TCAV): scores, derivatives, significance. Numbers only."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Sensitivity(Result):
         return float(self.accuracies[self._place(concept, layer)].mean())
 
     def tells_apart(self, concept: str, layer: int | str) -> bool:
-        """Whether the probe knows the concept better than 95 % of the probes of random concepts know theirs."""
+        """Whether the concept's probes are more accurate than 95 % of those of random concepts."""
         needed = np.quantile(self.random_accuracies[self._place(concept, layer)], 0.95)
         return self.accuracy(concept, layer) > max(0.5, float(needed))
 
@@ -101,7 +101,7 @@ class Sensitivity(Result):
         return "for" if self.derivative(concept, layer) > 0 else "against"
 
     def direction(self, concept: str, layer: int | str) -> Target:
-        """The concept as a target for any method: where in an input is what the probe found?"""
+        """The concept as a target for any method, which then shows where in an input the concept is."""
         number, place = self._place(concept, layer)
         if self.at == "flat":
             raise ValueError("a direction over all tokens at once is no target; probe at='deciding' or at='mean'")

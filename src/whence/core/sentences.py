@@ -1,4 +1,4 @@
-"""Where the sentences of a text begin and end, by rules that need no model and no language's word list but a short one.
+"""Where the sentences of a text begin and end, by rules with a short list of abbreviations and without a model.
 
 A sentence ends after one or more stops (. ! ? … and those of other scripts), with the quotes and brackets that close
 after them, where white space or the end of the text follows; full stops of Chinese and Japanese need no space. It ends
@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 
 STOPS = ".!?…‽؟۔।॥܀።፧"
-WIDE_STOPS = "。！？｡．"  # of Chinese and Japanese, after which no space is written
+WIDE_STOPS = "。！？｡．"  # stops of Chinese and Japanese, after which no space is written
 OPENERS, CLOSERS = "\"'“‘«‹([{¿¡", "\"'”’»›)]}」』）】》〉"
 END = re.compile(f"([{re.escape(STOPS)}]+|[{re.escape(WIDE_STOPS)}]+)[{re.escape(CLOSERS)}]*")
 OPENING = re.compile(rf"\s*[{re.escape(OPENERS)}]*")
@@ -28,7 +28,8 @@ DOTTED = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]")
 LONGEST = 40  # characters before a stop that are looked at for an abbreviation
 NAMES = "mr mrs ms messrs dr prof st mt rev hon gen col maj capt cmdr lt sgt gov sen rep e.g i.e eg ie cf vs viz ca"
 BEFORE_NAMES = frozenset(NAMES.split(" "))
-BEFORE_NUMBERS = frozenset(["no", "nos", "p", "pp", "sec", "ch", "vol", "fig", "figs", "eq", "eqs"])  # or words, else
+# Abbreviations before a number; before anything else, they are words.
+BEFORE_NUMBERS = frozenset(["no", "nos", "p", "pp", "sec", "ch", "vol", "fig", "figs", "eq", "eqs"])
 MAY_END = frozenset(["etc", "inc", "ltd", "co", "corp", "bros", "jr", "sr", "ph.d", "al"])
 
 
@@ -70,7 +71,7 @@ def _ends(text: str, start: int, found: re.Match[str], cased: bool) -> bool:
         return not (stops == "．" and text[end : end + 1].isdigit())
     if end < len(text) and not text[end].isspace():
         return False
-    place = OPENING.match(text, end).end()  # type: ignore[union-attr]  # it matches nothing, too
+    place = OPENING.match(text, end).end()  # type: ignore[union-attr]  # always matches, perhaps the empty text
     following = text[place : place + 1]
     if cased and following.islower():
         return False

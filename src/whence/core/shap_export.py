@@ -14,7 +14,7 @@ from whence.core.inputs import Input
 def shap_package() -> Any:
     """The shap package, or an error that says how to get it."""
     try:
-        with warnings.catch_warnings():  # it calls what matplotlib is about to deprecate
+        with warnings.catch_warnings():  # its import calls functions that matplotlib deprecates
             warnings.simplefilter("ignore", DeprecationWarning)
             warnings.simplefilter("ignore", PendingDeprecationWarning)
             return importlib.import_module("shap")

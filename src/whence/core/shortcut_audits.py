@@ -1,4 +1,4 @@
-"""Words that decide nearly alone: what each word of a data set does to a model's decisions. Numbers only."""
+"""Words that decide nearly alone: the effect of each word of a data set on a model's decisions. Numbers only."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Ends = tuple[float, float]
 
 @dataclass(frozen=True, eq=False)
 class WordEffect(Storable):
-    """One word: how it is attributed, what it goes with, and what hiding it or putting it elsewhere does.
+    """One word: its attributions, the decisions and labels of its texts, the effects of hiding or inserting it.
 
-    What was measured only for candidates, the words that are attributed beyond chance, is NaN for the others.
+    Numbers that are measured only for candidates (words attributed beyond chance) are NaN for other words.
     """
 
     word: str
@@ -45,7 +45,7 @@ class WordEffect(Storable):
     turned_interval: Ends = (float("nan"), float("nan"))  # 95 %, exact
     turned_by_others: float = float("nan")  # share of these that another word in its place turns
     turned_p: float = float("nan")  # of the difference of these two shares, exact, by Holm's correction over candidates
-    contrary: int = 0  # of its texts: those whose label is another class
+    contrary: int = 0  # how many of its texts have another class as label
     misled: float = float("nan")  # share of these that the model decides for `pulls` all the same
     misled_elsewhere: float = float("nan")  # of the texts with another label and without the word
     misled_p: float = float("nan")  # of the difference of these two shares, by Fisher's exact test, Holm's correction

@@ -13,14 +13,14 @@ from typing import Annotated, Any
 
 from whence.core.wording import shown
 
-MAX_LETTERS = 10_000  # of a spec
+MAX_LETTERS = 10_000  # characters of a spec
 MAX_LISTED = 1_000  # entries of a list
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)  # the last two: brackets in brackets without end
 
 
 @dataclass(frozen=True)
 class Between:
-    """The bounds of a number, as `Annotated[int, Between(1, 1000)]`; both belong to them unless they are left out."""
+    """The bounds of a number, as `Annotated[int, Between(1, 1000)]`; both bounds are allowed values unless left out."""
 
     least: float
     most: float
@@ -40,7 +40,7 @@ class Between:
         return f"{lower} {least} and {upper} {most}"
 
 
-# A layer, head, block or class may be counted from the end; how many there are, the model says.
+# The number of a layer, head, block or class, negative from the end; only the model knows how many there are.
 Number = Annotated[int, Between(-10_000, 10_000)]
 Share = Annotated[float, Between(0, 1)]
 

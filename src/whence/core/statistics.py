@@ -1,6 +1,6 @@
 """Means with their uncertainty, and tests of differences.
 
-NaN marks an example for which a value is not defined, as a metric of rationales for an example without a rationale.
+NaN marks an example on which a value is not defined: a metric of rationales is not, on an example without one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def sign_flips(differences: np.ndarray, seed: int = 0, draws: int = 2000) -> flo
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """p-values so corrected that the chance of one false finding among all of them is kept, by Holm's steps."""
+    """p-values corrected by Holm's steps: they bound the chance of any false finding among all of them."""
     flat = p.ravel()
     order = np.argsort(flat, kind="stable")
     steps = np.maximum.accumulate(flat[order] * np.arange(len(flat), 0, -1))
@@ -60,9 +60,9 @@ def means_of(values: np.ndarray) -> np.ndarray:
 
 
 def comparable_means(values: np.ndarray) -> np.ndarray:
-    """The means of rows over the same columns: those without NaN in every row, rows of nothing but NaN aside.
+    """The means of rows over the columns in which no row has NaN; rows of NaN alone are left aside.
 
-    Where the rows share no such column, each mean is over the row's own entries that are not NaN.
+    Where there is no such column, each mean is over the row's own entries that are not NaN.
     """
     known = ~np.isnan(values)
     shared = known[known.any(1)].all(0)

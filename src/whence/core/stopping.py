@@ -1,4 +1,4 @@
-"""Stopping work that is under way: whoever does the work asks, at many points, whether it is still wanted.
+"""Stopping work that is under way: the code that does the work asks, at many points, whether it is still wanted.
 
     with stopping.stoppable(event.is_set):
         whence.explain(...)  # raises Stopped soon after the event is set; the model is given back as it was
@@ -32,7 +32,7 @@ def stoppable(unwanted: Callable[[], bool]) -> Iterator[None]:
 
 
 def may_stop() -> bool:
-    """Whether the work under way stands in a scope that may stop it."""
+    """Whether the work under way is inside a scope that may stop it."""
     return _unwanted.get() is not None
 
 

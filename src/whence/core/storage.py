@@ -164,7 +164,7 @@ def _types(cls: Any) -> dict[str, Any]:
 
 
 def _suits(value: Any, annotation: Any) -> bool:
-    """Whether a value that was read is what a field is made for; numbers may be written as whole ones."""
+    """Whether a value that was read has the type of its field; a float may have been written as a whole number."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is Any:
         return True

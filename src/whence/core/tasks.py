@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Task:
-    """What a kind of model is given, whether it writes tokens one after the other, and how transformers calls it."""
+    """A kind of model: the parts of its inputs, whether it generates tokens, and how transformers names it."""
 
     required: tuple[str, ...] = ()  # named parts of an input
     optional: tuple[str, ...] = ()
@@ -16,7 +16,7 @@ class Task:
     # token, "mask" the word at one token, "span" at which tokens an answer starts and ends.
     reads: str = ""
     heads: tuple[str, ...] = ()  # tables of transformers.models.auto.modeling_auto that list the classes of models
-    unlisted: tuple[str, ...] = ()  # what the names of classes contain that no table lists
+    unlisted: tuple[str, ...] = ()  # parts of the names of classes that no table lists
     processor: str = "AutoTokenizer"  # the class of transformers that loads what encodes the inputs
 
     @property

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-MAX_SHOWN = 200  # letters of a value in an error
+MAX_SHOWN = 200  # characters of a value in an error
 
 
 def suggest(name: str, known: Iterable[object]) -> str:
@@ -39,7 +39,7 @@ def shown(value: Any) -> str:
     """A value as an error shows it: its repr on one line, cut where it is long."""
     try:
         text = " ".join(repr(value).split("\n"))
-    except (ValueError, RecursionError):  # a number of thousands of digits; lists in lists without end
+    except (ValueError, RecursionError):  # a number of thousands of digits; lists nested too deeply
         return f"a {type(value).__name__} too long to show"
     return text if len(text) <= MAX_SHOWN else f"{text[:80]}... ({len(text):,} letters)"
 

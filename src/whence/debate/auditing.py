@@ -1,4 +1,4 @@
-"""The audit: every experiment on every example of a data set, in chunks; numbers become findings."""
+"""The audit: runs every experiment on every example of a data set, in chunks, and makes findings of the numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from whence.model.subject import Subject
 from whence.model.target_specs import resolve
 from whence.model.targets import names_class
 
-LONGEST = 200  # letters of a text that a result keeps
+LONGEST = 200  # characters of a text that a result keeps
 READ: dict[str, dict[Any, str]] = {
     "layers": {"last": "the last layer", "each": "each layer in turn", "all": "all layers at once"},
     "heads": {"together": "its heads together", "each": "its heads one by one, averaged"},
@@ -140,7 +140,7 @@ def audited(
 
 
 def usual_experiments(training: bool = False) -> list[str]:
-    """What is run when no experiment is named: all that read or edit attention; those that retrain, where they can."""
+    """The experiments to run when none is named: those of the family "attention", and of "training" if asked."""
     families = ("attention", "training") if training else ("attention",)
     return [record.name for record in registry.records("experiment") if record.family in families]
 
@@ -171,7 +171,7 @@ def _lessons(
     seed: int,
     truncate: bool,
 ) -> dict[int, Lesson | str]:
-    """What experiments that retrain found, by their number among all; or why one is not defined."""
+    """The lesson of every experiment that retrains, by its number among all experiments; or why it has none."""
     learning = [number for number, (record, _) in enumerate(chosen) if record.family == "training"]
     if not learning:
         return {}
@@ -226,7 +226,7 @@ def run_chunk(plan: AuditPlan, chunk: range, subject: Subject, items: Mapping[in
 def audited_rows(
     subject: Subject, items: Mapping[int, Input], targets: Mapping[int, Any], experiments: Sequence[str], seed: int
 ) -> list[Row]:
-    """Every experiment on these examples, by their numbers in the data set, on which random choices depend."""
+    """Every experiment on these examples. Their keys are numbers in the data set, on which random choices depend."""
     chosen = [registry.resolve("experiment", spec) for spec in experiments]
     for record, _ in chosen:
         if record.family == "training":
@@ -302,7 +302,7 @@ def _from_record(parsed: dict[str, Any]) -> ChunkRows:
 def _findings(
     chosen: Sequence[tuple[Record, dict[str, Any]]], rows: list[Row], lessons: Mapping[int, Lesson | str], seed: int
 ) -> Iterator[Finding]:
-    """What every experiment comes to; those that retrain have numbers of their own."""
+    """The finding of every experiment; those that retrain have their numbers in `lessons`."""
     asked = 0
     for number, spec in enumerate(chosen):
         lesson = lessons.get(number)
@@ -319,7 +319,7 @@ def _findings(
 def _finding(
     spec: tuple[Record, dict[str, Any]], rows: Sequence[Values], undefined: Sequence[str], seed: int
 ) -> Finding:
-    """What an experiment comes to over all rows."""
+    """The finding of an experiment over all rows."""
     record, options = spec
     facts: dict[str, Any] = {
         "experiment": record.spec(options),

@@ -1,4 +1,4 @@
-"""Do groups of names differ? Permutation tests of names between groups, with names of equal other kinds compared."""
+"""Do groups of names differ? Permutation tests that compare only names whose groups of all other kinds are equal."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def group_tests(
 ) -> tuple[GroupTest, ...]:
     """Every group against the others of its kind, by every measure (name,), corrected for the number of tests.
 
-    Of two groups the second would say the same as the first, so it is left out; and so is a group that differs in
-    another kind from all others, since nothing tells the two apart.
+    Of two groups only the first is tested, since the test of the second is the same. A group is left out if no name
+    outside it has the same groups of the other kinds: its effect cannot be separated from theirs.
     """
     found: list[GroupTest] = []
     for measure, values in measures.items():
@@ -78,10 +78,10 @@ def _one(
 
 
 def _weights(inside: np.ndarray, strata: np.ndarray) -> np.ndarray:
-    """By what each name's value enters the difference of a group from the others: (name,).
+    """The coefficient of each name's value in the difference of a group from the others: (name,).
 
-    The difference is the mean of those within strata, each weighted by how exactly it is known; all names of one
-    stratum count as in a plain difference of means.
+    The difference is a mean over strata, each weighted by how exactly its own difference is known; within a stratum it
+    is a plain difference of means.
     """
     weights = np.zeros(len(inside))
     for stratum in np.unique(strata):

@@ -31,7 +31,7 @@ class Guide:
         def layer(width: int, out: int) -> Tensor:
             return (torch.randn(width, out, generator=generator) / width**0.5).requires_grad_()
 
-        # sizes of about 1, whatever the model's own are, so that one rate fits all
+        # scaled to a spread of 1, so that one learning rate fits all models
         self.words = (embeddings / embeddings.std().clamp(min=1e-12)).requires_grad_()
         self.inner, self.outer = layer(embeddings.shape[1], HIDDEN), layer(HIDDEN, classes)
         self.bias = torch.zeros(classes, requires_grad=True)
@@ -40,7 +40,7 @@ class Guide:
 
     @property
     def learned(self) -> list[Tensor]:
-        """All that learns."""
+        """The tensors that learn."""
         own = (self.words, self.inner, self.outer, self.bias, self.query, self.score)
         return [tensor for tensor in own if tensor is not None]
 
@@ -65,7 +65,7 @@ class Words:
 
 
 def words_of(subject: Subject, examples: Sequence[Example], numbers: dict[int, int], learn: bool) -> Words:
-    """The words of examples by their number among those that are learned from; others are 0."""
+    """The words of examples. Each has its number among the words that are learned from; 0 is any other word."""
     longest = max(len(example.item.features) for example in examples)
     ids = torch.zeros(len(examples), longest, dtype=torch.long)
     free = torch.zeros(len(examples), longest, dtype=torch.bool)
@@ -100,7 +100,8 @@ def guided(
 ) -> list[int]:
     """The classes that a guide gives the audited examples, after learning with frozen weights.
 
-    `weights` is what a model says of both sets, whose attention is taken; "uniform"; or None for weights of its own.
+    `weights` are what a model gives for both sets, of which the attention is used; "uniform"; or None: the guide learns
+    weights of its own.
     """
     table = subject.vocabulary(subject.batch([lessons[0].item]), next(iter(lessons[0].item.streams)))
     if table is None:

@@ -88,7 +88,7 @@ def _from_faker(locales: str) -> list[dict[str, str]]:
 
 
 def _drawn(rows: list[dict[str, str]], per_group: int, seed: int) -> NameList:
-    """Names that belong to one combination of groups each, some of every combination."""
+    """At most `per_group` names of every combination of groups; names of several combinations are left out."""
     kinds = list(rows[0])[1:] if rows else []
     different = next((row for row in rows if list(row)[1:] != kinds), None)
     if different is not None:

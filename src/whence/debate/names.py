@@ -78,7 +78,7 @@ class Sentence:
 def audit_names(
     subject: Subject, data: Any, names: Any, target: Any, find: Sequence[str] | None, settings: Settings
 ) -> NameAudit:
-    """Put every name into every sentence that has a place for one; set outputs, relevance and groups side by side."""
+    """Put every name into every sentence that has a place for one, and compare outputs and relevance between groups."""
     if subject.task not in WHOLE_INPUT:
         raise ValueError(
             f"names are exchanged in texts that are decided on as a whole, and {subject.name} is a {subject.task} "
@@ -91,7 +91,7 @@ def audit_names(
     variants = [[_encoded(subject, sentence, name, settings) for name in listed.names] for sentence in found]
     predicted = np.array([_predictions(subject, own, settings) for own in tracked(variants, settings.progress)])
     if target is None and not subject.regression:
-        target = int(np.bincount(predicted.ravel()).argmax())  # one class for all, so that their signs can be compared
+        target = int(np.bincount(predicted.ravel()).argmax())  # one for all, to compare the signs of scores
     how = explaining.Settings(settings.seed, settings.batch_size)
     explained = [
         [row[0] for row in explaining.explained(subject, own, [(record, options)], [target] * len(own), how)]
@@ -156,8 +156,8 @@ def _pattern(names: Sequence[str]) -> re.Pattern[str]:
 def _sentence(raw: Any, pattern: re.Pattern[str]) -> Sentence | None:
     """An input with a place for a name; None for one without.
 
-    A text in lower case is searched for names in lower case. Of several names the first one is exchanged, wherever it
-    stands in that text.
+    A text in lower case is searched for names in lower case. Where a text holds several names, the first one is
+    exchanged, at each place where it stands.
     """
     parts = dict(raw) if isinstance(raw, Mapping) else {"text": raw}
     for part, text in parts.items():

@@ -50,14 +50,14 @@ class Block:
 
 
 class Place:
-    """What is edited at once: blocks of one layer or of several, all heads or one."""
+    """The weights that are edited at once: in blocks of one layer or of several, of all heads or one."""
 
     def __init__(self, runs: AttentionRuns, name: str, blocks: Sequence[Block], features: int) -> None:
         self.runs, self.name, self.blocks, self.features = runs, name, list(blocks), features
 
     @cached_property
     def free(self) -> np.ndarray:
-        """(feature,) bool: features whose weights may be edited, and of which experiments speak."""
+        """(feature,) bool: features whose weights may be edited; the numbers of experiments are about these."""
         free = np.zeros(self.features, bool)
         for block in self.blocks:
             free[block.span] |= block.free.any(0).cpu().numpy()
@@ -94,7 +94,7 @@ class Place:
         return found
 
     def uniform(self) -> list[Tensor]:
-        """The weights of free keys all equal, their sum kept: one variant."""
+        """Equal weights for all free keys, with the same sum as before: one variant."""
         found = []
         for block in self.blocks:
             equal = block.mass / block.free.sum(-1, keepdim=True).clamp(min=1)
@@ -102,9 +102,9 @@ class Place:
         return found
 
     def without(self, gone: np.ndarray) -> list[Tensor]:
-        """The weights of some free features zero, those of the others scaled to the sum they had together before.
+        """Weights that are zero at the free features `gone`, (variant, feature) bool; the others keep the whole sum.
 
-        `gone` is (variant, feature) bool. Where all weight is gone there is nothing to scale.
+        The weights of the other free features are scaled up to it, unless all of them are zero.
         """
         found = []
         for block in self.blocks:

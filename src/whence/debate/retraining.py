@@ -1,4 +1,4 @@
-"""What experiments that retrain share: examples to learn from, the attention they speak of, and models that learned."""
+"""Shared by experiments that retrain: examples to learn from, attention as they read it, and the trained models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Fresh = Annotated[int, Between(1, 1000)] | None
 
 @dataclass(frozen=True)
 class Course:
-    """How a model learns again, and what attention is meant."""
+    """How a model is trained again, and which attention is read."""
 
     layers: Layers = "last"
     heads: Heads = "together"
@@ -56,7 +56,7 @@ class Example:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What a model says of one example: (place, feature) shares of attention over words, and (class,) probabilities."""
+    """A model on one example: (place, feature) shares of attention over words, and (class,) probabilities."""
 
     attention: Tensor
     output: Tensor
@@ -64,7 +64,7 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """What an experiment that retrains found: the numbers of every audited example, and tables over all."""
+    """The results of an experiment that retrains: numbers of every audited example, and tables over all examples."""
 
     values: list[Values]
     tables: tuple[CrossTable, ...] = ()
@@ -73,7 +73,7 @@ class Lesson:
 
 @dataclass(eq=False)
 class Retraining:
-    """Models that learned, each made once, and what they say of the audited examples."""
+    """Trained models, each trained once, and their attention and outputs on examples."""
 
     subject: Subject
     lessons: list[Example]  # learned from
@@ -122,7 +122,7 @@ class Retraining:
         return self._once(("adversary", course, pull, divergence, seed), lambda: self._learned(course, seed, loss))
 
     def _learned(self, course: Course, seed: int, loss: Callable[[Subject, Batch, list[int]], Tensor]) -> Subject:
-        """A copy that started anew and learned by a loss of every instance: (learner, batch, numbers) -> (batch,)."""
+        """A copy whose last part starts anew and learns by `loss`: (learner, batch, numbers) -> (batch,)."""
         learner = Learner(self.subject, self.lessons[0].item, course.fresh, seed + 1)
         rng = np.random.default_rng([self.seed, seed, 19])
 
@@ -141,13 +141,13 @@ class Retraining:
         return torch.tensor([self.lessons[n].label for n in numbers], device=subject.device)
 
     def _once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What was made before, or made now; a course is hashable once its lists are."""
+        """The object that was made before under an equal key, else a new one; keys are equal if their `repr` is."""
         name = repr(key)
         if name not in self._known:
             self._known[name] = make()
         return self._known[name]
 
-    # ---- what models say ---------------------------------------------------------------------------------------------
+    # ---- models on examples ------------------------------------------------------------------------------------------
 
     def seen(
         self, subject: Subject, course: Course, examples: Sequence[Example], *, uniform: bool = False

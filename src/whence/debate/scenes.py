@@ -1,4 +1,4 @@
-"""A scene: one input of the model, and all that experiments ask about it."""
+"""A scene: one input of the model, and all that experiments compute from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Values = dict[str, dict[str, float]]  # place -> name -> number
 
 
 class Undefined(ValueError):
-    """An experiment asks for something that the model does not have; the finding says so."""
+    """Raised where an experiment needs something that the model does not have; the finding then says so."""
 
 
 class Scene:
@@ -42,7 +42,7 @@ class Scene:
             raise Undefined(reason)
         if subject.regression:
             raise Undefined(f"{subject.name} gives a number, and the experiments compare decisions among classes")
-        self.label = label  # what is right, where it is known
+        self.label = label  # the right class, where it is known
         self.runs = AttentionRuns(subject, item)
         if not self.runs.trace.deciding:
             raise Undefined(f"the output of {subject.name} does not change with its attention, to first order")
@@ -81,7 +81,7 @@ class Scene:
         return self.runs.aim.targets[0].name
 
     def flipped(self, outputs: Tensor) -> Tensor:
-        """Whether the decision is another one, of outputs (variant, question, outcome): (variant,) bool."""
+        """Whether outputs (variant, question, outcome) decide otherwise than the model's own: (variant,) bool."""
         return (outputs.argmax(-1) != self.decision).any(-1)
 
     def decides(self, outputs: Tensor, label: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which words act as shortcuts? Attributions name candidates; hiding them, and putting them elsewhere, tests them."""
+"""Which words act as shortcuts? Attributions name candidates; hiding them or moving them to other texts tests them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from whence.model.subject import Subject
 from whence.model.target_specs import resolve as resolve_target
 
 FEWEST_TEXTS = 20
-EXAMPLES, LONGEST = 3, 160  # texts that a word keeps, and letters of each
+EXAMPLES, LONGEST = 3, 160  # texts that are kept with a word, and characters of each
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _cut(text: str) -> str:
 
 
 class _Trials:
-    """Tries a candidate: hides it in its own texts, puts it into texts that are decided otherwise, asks the labels."""
+    """Tries a candidate: hides it in its own texts, puts it into texts decided otherwise, and looks at labels."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class _Trials:
         self.spread = [word for text in texts for word in text.words]  # every word as often as it stands
 
     def __call__(self, word: WordEffect, own: Stands) -> WordEffect:
-        """The word with all that trying it tells."""
+        """The word with the results of all trials of it."""
         pulls = self.names.index(word.pulls)
         rng = np.random.default_rng([self.settings.seed, *own.word.encode()])
         found = self._hidden(own, pulls, rng) | self._elsewhere(own, pulls, rng) | self._misled(own, pulls)
@@ -259,7 +259,7 @@ class _Trials:
         return text.parts[place], same.index(place) / max(len(same) - 1, 1)
 
     def _misled(self, own: Stands, pulls: int) -> dict[str, Any]:
-        """Texts that are labelled otherwise: decided for the word's class with the word, and without it."""
+        """How often texts with other labels are decided for the word's class: texts that hold the word, and others."""
         contrary = [(n, t) for n, t in enumerate(self.texts) if t.label is not None and t.label != pulls]
         inside = [text.predicted == pulls for number, text in contrary if number in own.places]
         elsewhere = [text.predicted == pulls for number, text in contrary if number not in own.places]
@@ -272,7 +272,7 @@ class _Trials:
 
 
 def _some(numbers: Sequence[int], most: int, rng: np.random.Generator) -> list[int]:
-    """At most so many of the numbers, drawn at random, in order."""
+    """At most `most` of the numbers, drawn at random, in order."""
     if len(numbers) <= most:
         return list(numbers)
     return sorted(int(n) for n in rng.choice(np.array(numbers), most, replace=False))
@@ -349,7 +349,7 @@ def _ranked(words: list[WordEffect]) -> list[WordEffect]:
 def _notes(
     words: list[WordEffect], chosen: Sequence[int], known: list[SeenText], texts: Sequence[SeenText], settings: Settings
 ) -> list[str]:
-    """What limits the answer."""
+    """Notes on what limits the answer."""
     notes = []
     beyond = sum(own.corrected < settings.level for own in words)
     if beyond > len(chosen):

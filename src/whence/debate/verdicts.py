@@ -14,7 +14,7 @@ FEWEST = 5  # examples on which a number must be defined, for a grade to be give
 
 @dataclass(frozen=True, eq=False)
 class Conclusion:
-    """What the numbers of an experiment come to."""
+    """The grade and the answer that follow from an experiment's numbers."""
 
     grade: str
     answer: str  # one sentence

@@ -1,4 +1,4 @@
-"""The words of a data set as an attribution method saw them, and exact tests of what goes with them."""
+"""The words of a data set with their attributions, and exact tests of how decisions and labels go with words."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def at_least(count: int, chances: np.ndarray) -> float:
 
 
 def pulled_class(texts: Sequence[SeenText], own: Stands, classes: int) -> int:
-    """The class that a word speaks for: what it is attributed in texts decided for a class, less what in others."""
+    """The class that a word speaks for: its shares in texts decided for that class most exceed those in other texts."""
     evidence = np.zeros(classes)
     for number, places in own.places.items():
         share = float(texts[number].shares[places].sum())

@@ -1,4 +1,4 @@
-"""Training with attention in the loss: what a pass in training saw, losses of it, and fine-tuning by them.
+"""Training with attention in the loss: losses on what a training pass recorded, and fine-tuning by them.
 
 In a training loop of your own:
 

@@ -1,6 +1,6 @@
-"""Attributions as differentiable functions of a model's parameters: of what one pass in training saw.
+"""Attributions as differentiable functions of a model's parameters, computed from one training pass.
 
-On a model in eval mode each equals the method of the same name. All are (batch, feature), 0 at padding.
+On a model in eval mode each function equals the method of the same name. Scores are (batch, feature), 0 at padding.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def blocks(seen: TrainingPass, layers: Sequence[int] | None = None) -> list[Atte
 
 
 def rows(seen: TrainingPass, record: AttentionRecord, read: Read) -> Tensor:
-    """The share of every query in what is read, (batch, query): the deciding tokens, or all real ones alike."""
+    """The weight of every query in what is read, (batch, query): the deciding tokens, or all real tokens equally."""
     real = seen.batch.mask[:, seen.batch.span(record.query)]
     chosen = real & seen.deciding[record.query] if read == "row" else real
     return chosen / chosen.sum(1, keepdim=True).clamp(min=1)
 
 
 def by_head(seen: TrainingPass, record: AttentionRecord, read: Read, heads: Sequence[int] | None) -> Tensor:
-    """What each head of a block pays to every key, at the deciding token or over all queries: (batch, head, key)."""
+    """Attention of each head of a block to every key, at the deciding token or over all queries, (batch, head, key)."""
     weights = weights_of(record, heads)
     return torch.einsum("bq,bhqk->bhk", rows(seen, record, read).to(weights.dtype), weights)
 
@@ -72,7 +72,7 @@ def weights_of(record: AttentionRecord, heads: Sequence[int] | None) -> Tensor:
 
 
 def read_blocks(seen: TrainingPass, layers: Sequence[int] | None, read: Read) -> list[AttentionRecord]:
-    """The blocks that can be read in this way: of a row, those whose queries the output reads."""
+    """The blocks that can be read in this way; a row can be read where the output reads the block's queries."""
     found = [r for r in blocks(seen, layers) if read == "received" or r.query in seen.deciding]
     if not found:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Fine-tuning by losses on attention, over seeds, beside training on labels alone, and the report of both."""
+"""Fine-tuning by losses on attention, over seeds, compared with training on labels alone; and the report on both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from whence.model.training_pass import module_of, saved
 from whence.model.weights import duplicate
 
 TRAINABLE = ("text-classification", "image-classification", "module")
-SET_ASIDE = 0.1  # of the training examples, for stopping early
+SET_ASIDE = 0.1  # share of the training examples that is set aside for early stopping
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Settings:
     schedule: Schedule = field(default_factory=Schedule)
     seeds: tuple[int, ...] = (0, 1, 2)
     methods: tuple[str, ...] = ("attention", "gae")
-    explained: int = 200  # of the held-out examples, at most: measures of explanations are of these
+    explained: int = 200  # held-out examples, at most, whose explanations are measured
     control: bool = True  # train on labels alone, too
     folder: Path | None = None
     limit: int | None = None
@@ -63,7 +63,7 @@ def guided(subject: Subject, data: Any, losses: Sequence[str], held_out: Any, se
         judged = lessons_of(subject, held_out, None, settings.truncate)
     _check_marks(objective, lessons)
     _check_attention(subject, lessons[0])
-    step_losses(duplicate(subject), subject, lessons[:1], objective)  # what no step can do is said before training
+    step_losses(duplicate(subject), subject, lessons[:1], objective)  # raises here what would fail in training
     arms = _arms(subject, lessons, judged, objective, settings)
     notes = (*assumptions(data), *_repeated(lessons, judged))
     return _report(subject, objective, lessons, judged, arms, settings, notes)
@@ -105,7 +105,7 @@ def _check_attention(subject: Subject, lesson: Lesson) -> None:
 
 
 def _repeated(lessons: Sequence[Lesson], judged: Sequence[Lesson]) -> list[str]:
-    """A note on held-out examples that were trained on, too: of these a model may know the answer by heart."""
+    """A note on held-out examples that are training examples, too: a model may know their answers by heart."""
 
     def key(lesson: Lesson) -> tuple[bytes, ...]:
         return tuple(lesson.item.tensors[name].tobytes() for name in sorted(lesson.item.tensors))
@@ -150,7 +150,7 @@ def _arms(
 
 @contextmanager
 def _folder(named: Path | None) -> Iterator[Path]:
-    """The folder for checkpoints and models: the one that was named, else one that is gone when the scope ends."""
+    """A scope with the folder for checkpoints and models: the one that was named, else a temporary one."""
     if named is not None:
         named.mkdir(parents=True, exist_ok=True)
         yield named
@@ -242,5 +242,5 @@ def _curves(arms: dict[str, Arm], objective: Objective) -> dict[str, np.ndarray]
 
 
 def _by_seed(arms: dict[str, Arm], number: Callable[[History], float]) -> np.ndarray:
-    """A number of every training, (arm, seed); 0 for the model as it was given."""
+    """A number of every training run, (arm, seed); 0 for the model as it was given."""
     return np.array([[float(number(h)) for h in arm.histories] or [0.0] * len(arm.models) for arm in arms.values()])

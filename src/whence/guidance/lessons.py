@@ -36,7 +36,7 @@ class Lesson:
 
 
 def lessons_of(subject: Subject, data: Any, limit: int | None = None, truncate: bool = False) -> list[Lesson]:
-    """The examples of a data set; what is missing, or says nothing, is said before anything is trained."""
+    """The examples of a data set; labels or rationales that are missing or say nothing raise before any training."""
     raws, labels, truths = read(data, limit)
     missing = [number for number, label in enumerate(labels) if label is None]
     if missing:
@@ -84,7 +84,7 @@ def feature_marks(item: Input, truth: Any) -> np.ndarray:
 
 
 def _check_rationales(found: Sequence[Lesson]) -> None:
-    """Raise for rationales that mark nothing or everything: they tell no word from another."""
+    """Raise for rationales that mark nothing or everything: they prefer no word to another."""
     known = [(number, one) for number, one in enumerate(found) if one.marks is not None]
     for what, judge in (("no feature", np.logical_or.reduce), ("every feature", np.logical_and.reduce)):
         wanted = what == "every feature"

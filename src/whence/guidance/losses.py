@@ -1,7 +1,7 @@
-"""Losses of training: each a plain function of what one pass in training saw, and so of the model's parameters.
+"""Losses of training: each is a plain function of one training pass, and so of the model's parameters.
 
-A loss is the mean over the examples that it is defined on; of an example without a rationale, losses that compare with
-rationales know nothing. Every loss has a `weight` in its spec, as "rationale(layers=[-1], weight=0.5)".
+A loss is the mean over the examples on which it is defined. Losses that compare with rationales are not defined on
+examples without one. Every loss has a `weight` in its spec, as "rationale(layers=[-1], weight=0.5)".
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def stay_close(seen: TrainingPass, *, distance: Literal["kl", "tvd"] = "kl") -> 
 
 
 def _with_logits(seen: TrainingPass, logits: Tensor) -> TrainingPass:
-    """The pass with other logits, for `label_logit`."""
+    """A copy of the pass with other logits, which `label_logit` then reads."""
     return TrainingPass(seen.batch, logits=logits, labels=seen.labels)
 
 

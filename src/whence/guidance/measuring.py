@@ -1,4 +1,4 @@
-"""What is measured of a model before and after: what it predicts, how its attention explains, how its heads differ."""
+"""Measures of a model before and after training: its predictions, its explanations, how its heads differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from whence.model.subject import Subject
 from whence.model.training_pass import TrainingPass, training_pass
 
 METRICS = ("comprehensiveness", "sufficiency", "auac", "plausibility")
-BINS = 10  # of the confidence, for the error of calibration
+BINS = 10  # bins of confidence, for the calibration error
 ABOUT = {
     "accuracy": "the share of examples whose label is predicted",
     "calibration error": f"the mean gap between confidence and accuracy, over {BINS} bins of confidence (ECE)",
@@ -44,7 +44,7 @@ class Measured:
 def measured(
     subject: Subject, lessons: Sequence[Lesson], methods: Sequence[str], seed: int, most: int | None = None
 ) -> Measured:
-    """Every number of a model; explanations, of the first `most` examples, are of what it predicts."""
+    """Every number of a model; the explanations measured are of its predictions on the first `most` examples."""
     found = Measured()
     chances = torch.softmax(logits_of(subject, lessons).double(), -1).numpy()
     labels = np.array([lesson.label for lesson in lessons])

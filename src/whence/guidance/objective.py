@@ -1,4 +1,4 @@
-"""What training is guided by: losses with their weights, checked before anything runs, and their sum."""
+"""The objective of training: losses with their weights, checked before anything runs, and their sum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whence.model.training_pass import NEEDS, TrainingPass
 
 
 class Objective:
-    """Losses by their specs, as "rationale(layers=[-1], weight=0.5)"; called on what a pass saw, their weighted sum."""
+    """Losses by their specs, as "rationale(layers=[-1], weight=0.5)"; called on a training pass, it sums them."""
 
     def __init__(self, losses: Sequence[str]) -> None:
         if isinstance(losses, str) or not isinstance(losses, Sequence) or not losses:
@@ -60,7 +60,7 @@ def _own(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_contradictions(losses: list[tuple[Record, dict[str, Any]]], specs: tuple[str, ...]) -> None:
-    """Raise where two losses are one loss twice, or pull the same thing both ways."""
+    """Raise where a loss is given twice, or where two losses pull the same attention in opposite directions."""
     for (one, first), (other, second) in combinations(zip(losses, specs, strict=True), 2):
         if one[0].name == other[0].name and _own(one[1]) == _own(other[1]):
             raise ValueError(

@@ -30,8 +30,8 @@ from whence.model.training_pass import kept_random_states, module_of, training_p
 from whence.model.weights import duplicate
 
 TASK = "label"  # the name of the loss on labels among the losses of a step
-POINTS = 40  # of a training curve
-CHECKS = 2  # in an epoch, where training may stop early
+POINTS = 40  # points of a training curve
+CHECKS = 2  # checks per epoch, where training may stop early
 _Count = Annotated[int, Between(1, 10**6)]
 
 
@@ -53,7 +53,7 @@ class Schedule:
 
 @dataclass
 class History:
-    """What training came to: the losses along the way, and its cost."""
+    """The losses of one training run, step by step, and its cost."""
 
     losses: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # name -> value of every step
     steps: int = 0
@@ -83,7 +83,7 @@ def trained(
     """A copy of the subject, trained on the examples; without an objective, on labels alone.
 
     `checked` are examples set aside for stopping early. Checkpoints go into the folder, as safetensors. The random
-    states of the process are as before when it ends.
+    states of the process are restored at the end.
     """
     if importlib.util.find_spec("accelerate") is None:
         raise ImportError("training needs accelerate, which is not installed; run: pip install whence[train]")
@@ -126,7 +126,7 @@ def step_losses(
 def _groups(subject: Subject, lessons: Sequence[Lesson], batch_size: int, seed: int) -> list[list[int]]:
     """Numbers of examples that go together: of similar length, of equal length where padding changes the outputs."""
     order = list(range(len(lessons)))
-    random.Random(seed).shuffle(order)  # among examples of one length, others go together in every epoch
+    random.Random(seed).shuffle(order)  # so that examples of one length meet different ones in every epoch
     groups = subject.batches([lessons[number].item for number in order], batch_size)
     return [[order[place] for place in group] for group, _ in groups]
 
@@ -165,7 +165,7 @@ def _trainer(
     from transformers.trainer_callback import PrinterCallback
 
     class Steps(TrainerCallback):
-        """Tells of every step, and asks whether the work is still wanted."""
+        """After every step: advances the progress bar, and stops where the work is no longer wanted."""
 
         def on_step_end(self, *given: Any, **options: Any) -> None:
             stopping.check()
@@ -195,7 +195,7 @@ def _trainer_class(
     from transformers import Trainer
 
     class Guided(Trainer):
-        """Trains on what the tap saw, too."""
+        """A Trainer whose loss adds the losses on what the tap recorded."""
 
         history = History()
         control: Any

@@ -139,7 +139,7 @@ def _board(
 
 
 def _with_choice(board: Scoreboard, name: str, choosing: _Choosing) -> Scoreboard:
-    """The board with the chosen explanations as its first row; their seconds are those of trying all candidates."""
+    """The board with the chosen explanations as its first row; their seconds are the time of trying all candidates."""
     assert choosing.judged is not None
     return replace(
         board,
@@ -160,7 +160,7 @@ def grid(subject: Subject, item: Input, *, scores: bool = False) -> list[str]:
     if not seen or not all(record.query for record in trace.attention):
         raise ValueError(f"{subject.name} has no attention over whole sequences to read; name other candidates")
     depths = [sum(record.key == key for record in seen) for key in {record.key for record in seen}]
-    shared = min(depths)  # streams of different depth have their last layers in common
+    shared = min(depths)  # streams may have different depths; layers are counted from the last
     layers = range(shared) if shared == max(depths) else range(-shared, 0)
     heads = min(record.weights.shape[1] for record in seen)
     reads = READS if all(record.query == record.key for record in seen) else tuple(r for r in READS if r != "column")
@@ -182,7 +182,7 @@ def _as_data(data: Any) -> Any:
         return as_list(data)
     if hasattr(data, "to_dict") and hasattr(data, "columns"):  # a data frame
         return data
-    # a missing table is data too: the reader raises, and its name is not explained as a text
+    # the name of a missing table counts as data: the reader then raises, and the name is not explained as a text
     return data if isinstance(data, (str, Path)) and names_data(data) else [data]
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from whence.model.subject import Subject
 
 _TRUTHS = ("truth", "rationale")
-FRAME_ROWS = 1000  # of a data frame that are rows at a time
+FRAME_ROWS = 1000  # rows of a data frame that are converted at a time
 _BOX = ("x0", "y0", "x1", "y1")
 
 
@@ -69,7 +69,7 @@ def read(data: Any, limit: int | None = None) -> tuple[list[Any], list[Any], lis
 
 
 def assumptions(data: Any) -> tuple[str, ...]:
-    """Sentences on what was assumed to read the data, by file: what quotes are, and what parts cells."""
+    """Sentences on what was assumed to read the data, by file: what quotes mean, and what separates cells."""
     files: dict[str, list[str]] = {}
     for source in _sources(data) or ():
         for sentence in assumed(source.path, source.quotes) if source.path.suffix.lower() in TABLES else ():
@@ -98,9 +98,9 @@ def as_target(subject: Subject, label: Any) -> Any:
     if subject.task == "seq2seq-lm":
         return None
     if subject.regression and len(subject.labels or ()) <= 1:
-        return None  # a label is the number that the output should be, and the output is explained
+        return None  # a regression: its labels are numbers, no classes, and its only output is explained
     if subject.predicts_tokens or subject.reads == "span" or label in (subject.labels or ()):
-        return label  # a token, or an answer, may be a number
+        return label  # stays a text: a token or an answer may look like a number
     number = label
     if isinstance(label, str):
         number = float(label) if re.fullmatch(r"\d+(\.0*)?", label.strip()) else label
@@ -214,19 +214,19 @@ class _Source:
 
     path: Path
     name: str  # in ids: the path from the folder that was named
-    quotes: str = ""  # what quotes in the file are, where that was said
+    quotes: str = ""  # "quoting" or "text", where the caller said which; else ""
     label: str | None = None
     picture: bool = False
 
 
 def _sources(data: Any) -> list[_Source] | None:
-    """The files of data that is named: by one name, or by a list of names of tables and folders; None of other data."""
+    """The files of data that is given by name, or by a list of names of tables and folders; None for other data."""
     if isinstance(data, (str, Path)):
         return _named(data)
     if not isinstance(data, (list, tuple)) or not data or not all(map(_names_tables, data)):
         return None
     found = [source for one in data for source in _named(one)]
-    if len({source.name for source in found}) < len(found):  # files of one name, in several folders
+    if len({source.name for source in found}) < len(found):  # files in several folders have the same name
         found = [replace(source, name=str(source.path)) for source in found]
     return found
 
@@ -241,7 +241,7 @@ def _names_tables(item: Any) -> bool:
 
 
 def _name_and_quotes(given: str | Path) -> tuple[str, str]:
-    """The name of data, and what was said on its quotes behind it; "" where nothing was said."""
+    """The name of data, and what stands behind it on its quotes ("a.tsv:quotes=text"); "" where nothing does."""
     name, said, quotes = str(given).rpartition(":quotes=")
     return (name, quotes) if said else (quotes, "")
 

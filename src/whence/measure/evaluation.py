@@ -128,7 +128,7 @@ def _axes(
 def _chance(
     subject: Subject, measures: Sequence[Measure], items: Mapping[int, Input], truths: Sequence[Any]
 ) -> tuple[str, ...]:
-    """What each `localisation` comes to for a map that is the same everywhere: values are read beside that."""
+    """Sentences with the value of each `localisation` for a map that is the same everywhere, to compare values with."""
     found = []
     known = {number: item for number, item in items.items() if truths[number] is not None and item.grid is not None}
     for record, options in measures:

@@ -205,7 +205,7 @@ def kept_results(
         if first.strip():
             _check_heading(name, first, heading, what)
             kept.read(lines)
-            file.write(b"" if content.endswith(b"\n") else b"\n")  # ends the line that was being written at a stop
+            file.write(b"" if content.endswith(b"\n") else b"\n")  # ends a line that a stopped run left unfinished
         else:
             file.truncate(0)
             file.write(json.dumps(sealed(heading)).encode() + b"\n")

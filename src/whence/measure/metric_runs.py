@@ -40,7 +40,7 @@ def cases_of(
     """The rows of an attribution, each with the input that the row could see.
 
     `truth` says which features, words or pixels decide (see `rationales`); `function` is the target where the target is
-    a function; `checked` skips the search for merged words, which the model cannot be asked about.
+    a function; `checked` says that features are known not to be merged words, about which the model cannot be asked.
     """
     if not checked and a.input.pieces is None and has_merged_words(subject, a.input):
         raise ValueError("the model cannot be asked about words that were merged; score what explain returned")
@@ -66,7 +66,7 @@ def cases_of(
 
 
 def _rows_at_units(subject: Subject, item: Input) -> list[tuple[Input, int]]:
-    """`subject.rows` of an input whose features are units: the last unit that a row sees may be the part of one."""
+    """`subject.rows` of an input whose features are units; a row may see only the beginning of its last unit."""
     rows = subject.rows(replace(unmerged(item), units=item.units))
     return [(merged(row, unit_starts(row), item.level), token) for row, token in rows]
 
@@ -76,7 +76,7 @@ def has_merged_words(subject: Subject, item: Input) -> bool:
     batch = subject.batch([item])
     keys = {stream: ids_of(batch.tensors, tuple(batch.streams), stream) for stream in batch.streams}
     tokens = sum(batch.tensors[key].shape[1] for key in keys.values() if key)
-    # a continuation is fed with its prompt
+    # the stream of a continuation has no argument of its own: prompt and continuation share one
     features = sum(bool(keys[stream] or item.generated) for stream in item.streams)
     return tokens != features
 

@@ -164,7 +164,7 @@ def encode_examples(
 
 
 def _with_its_state(subject: Subject, target: Any, item: Input) -> Any:
-    """A target as it was given; one inside the model with all that it reads, so that a vector's file is read once."""
+    """A target as it was given. One of a state inside the model becomes a Target, which holds the vector of a file."""
     known = resolve(target, subject, None if item.generated else item)
     return known if isinstance(known, Target) and known.of_state else target
 

@@ -19,7 +19,7 @@ DELIMITED = (".csv", ".tsv")
 MAX_CELL = 2**24  # characters of a cell: a quote that is not closed must not read the rest of a large file
 BATCH_ROWS = 256  # rows of a Parquet file that are in memory at a time
 BUFFER_BYTES = 2**20  # of a column of a Parquet file that are read at a time
-DELIMITERS = {";": "Semicolons", "\t": "Tabs"}  # what parts the cells of a CSV, where that is no comma
+DELIMITERS = {";": "Semicolons", "\t": "Tabs"}  # what may separate the cells of a CSV in place of commas
 QUOTES = {
     "quoting": "Quotes around cells were read as quoting, as spreadsheets and pandas write them",
     "text": "Quotes were read as part of the texts",
@@ -39,7 +39,7 @@ class TableRow:
 def rows_of(file: Path, quotes: str = "") -> Iterator[TableRow]:
     """The rows of a table in a file; `quotes` says what quotes in a CSV or TSV are, "" to find out."""
     kind = file.suffix.lower()
-    with _told(file, quotes):
+    with _readable_errors(file, quotes):
         if kind == ".parquet":
             yield from _parquet(file)
             return
@@ -59,7 +59,7 @@ def assumed(file: Path, quotes: str = "") -> tuple[str, ...]:
     """Sentences, without their full stop, on what was assumed to read a CSV or TSV; none where nothing was."""
     if file.suffix.lower() not in DELIMITED:
         return ()
-    with _told(file, quotes), _opened(file) as lines:
+    with _readable_errors(file, quotes), _opened(file) as lines:
         first = next(lines, "")
         delimiter = _delimiter(file, first)
         if not quotes and delimiter == "\t":
@@ -72,8 +72,8 @@ def assumed(file: Path, quotes: str = "") -> tuple[str, ...]:
 
 
 @contextmanager
-def _told(file: Path, quotes: str) -> Iterator[None]:
-    """A sentence that names the file, in place of the errors of what reads it."""
+def _readable_errors(file: Path, quotes: str) -> Iterator[None]:
+    """A scope in which an error of a reader becomes a sentence that names the file."""
     if file.suffix.lower() not in TABLES:
         raise ValueError(f"{file.name} is none of CSV, TSV, JSONL and Parquet")
     if quotes not in ("", *QUOTES) or (quotes and file.suffix.lower() not in DELIMITED):
@@ -131,7 +131,7 @@ def _delimited(file: Path, lines: Iterator[str], quotes: str) -> Iterator[TableR
 
 
 def _long_cells(rows: Iterator[list[str]]) -> Iterator[list[str]]:
-    """Rows whose cells may be long. The limit is one of the process, so every row gives it back as it was."""
+    """Rows whose cells may be long. The limit of `csv` is the whole process's, so each row sets and restores it."""
     while True:
         before = csv.field_size_limit(MAX_CELL)
         try:
@@ -144,7 +144,7 @@ def _long_cells(rows: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def _delimiter(file: Path, header: str) -> str:
-    """What parts the cells: tabs in a TSV; in a CSV commas, or what the header has in their place."""
+    """The character between cells: a tab in a TSV; in a CSV a comma, or the separator that the header has instead."""
     if file.suffix.lower() == ".tsv":
         if "\t" not in header and "," in header:
             raise ValueError(f"{file.name} has commas and no tab in its header; name it .csv if commas part its cells")
@@ -170,16 +170,16 @@ def _end(line: str) -> str:
 
 
 def _ends_alike(header: str, row: str) -> bool:
-    """Whether a row may end so: where the header ends without a carriage return, one at the end may be of the text."""
+    """Whether a row's line end agrees with the header's; if not, a carriage return may be part of the last text."""
     return row == header or row in ("", "\n") if header != "\r" else row in ("", "\r")
 
 
 class _AsTexts:
-    """The lines of a table handed on, and what they are if quotes are part of the texts: every line is a row."""
+    """Passes the lines of a table on, and notes what holds if quotes are part of the texts and each line is a row."""
 
     def __init__(self, lines: Iterator[str], delimiter: str) -> None:
         self.lines, self.delimiter = lines, delimiter
-        self.row = -1  # of the last line; the header is row 0
+        self.row = -1  # the number of the last line that was passed on; the header is row 0
         self.width = 0  # cells of the header
         self.uneven: int | None = None  # the first row with another number of cells
         self.quoted: int | None = None  # the first row with a cell that begins with a quote
@@ -204,18 +204,18 @@ class _AsTexts:
 
 
 def _quotes_of(file: Path) -> Quotes:
-    """What the quotes of a table with tabs are, by a look at the whole file; "" where no cell begins with one.
+    """Whether quotes in a table with tabs are "quoting" or "text", judged by the whole file; "" without quoted cells.
 
     Quotes are quoting where every cell that begins with one is closed, all rows have equally many cells, and either
     some cell needed its quotes (for a tab, a line end or a doubled quote) or the header has them; they are texts where
-    they cannot be quoting and all lines have equally many cells. What could be both, or neither, is refused.
+    they cannot be quoting and all lines have equally many cells. A file that fits both, or neither, is refused.
     """
     with _opened(file) as lines:
         as_texts = _AsTexts(lines, "\t")
         handed_on = iter(as_texts)
         wrong = _wrong_as_quoting(handed_on)
         for _ in handed_on:
-            pass  # where quoting ended early, the other lines are looked at, too
+            pass  # where reading as quoting stopped early, the remaining lines still pass
     if as_texts.quoted is None:
         return ""
     needed, even = as_texts.doubled or as_texts.quoted == 0, as_texts.uneven is None

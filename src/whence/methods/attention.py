@@ -1,8 +1,8 @@
 """Attention as an explanation: raw, rolled out, and as a flow.
 
-All work on the joint graph of a model's streams: every attention block (self-, cross-, co-) is one step, in the order
-in which the model runs them; tokens of the block's query stream look at its key stream, all others stay where they
-are. On a model with one stream that is the layered graph of the papers.
+All three work on the joint graph of a model's streams: every attention block (self-, cross-, co-) is one step, in the
+order in which the model runs the blocks. In a step, tokens of the block's query stream look at its key stream; tokens
+of other streams keep their place. On a model with one stream this is the layered graph of the papers.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def rollout(
 
         def start(deciding: dict[str, Tensor]) -> Tensor:
             rows = reading(subject, batch, deciding, read)
-            return with_halves(rows if residual else rows.double(), batch)  # what stays in place keeps entries from 0
+            # Without a share that stays in place, entries may underflow in 32 bits.
+            return with_halves(rows if residual else rows.double(), batch)
 
         return Fold(start, tile, merge, gradient=False)
 
@@ -219,16 +220,16 @@ def fold_state(
 
 
 def _of_state(state: Tensor, batch: Batch, trace: Trace | None, read: Read) -> Tensor:
-    """The scores (batch, feature) of a fold's state; without a trace the fold went by tiles, and one row is read."""
+    """The scores (batch, feature) of a fold's state. A fold by tiles has no trace and a single row to read."""
     if trace is None:
         return state[:, -1].masked_fill(~batch.mask, 0.0)
     return finished(state, batch, trace, read)
 
 
 def readers(subject: Subject, trace: Trace, batch: Batch, read: Read) -> Tensor:
-    """The rows that a product of steps is multiplied by from the left, to read it: (batch, row, feature).
+    """The rows, (batch, row, feature), by which a product of steps is multiplied from the left to read its scores.
 
-    One row is enough for every way to read that is linear; the others need every row of the identity.
+    One row is enough where reading is linear in the product; other ways to read need every row of the identity.
     """
     _check_spans_inputs(subject, trace)
     return reading(subject, batch, trace.deciding, read)

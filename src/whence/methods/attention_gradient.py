@@ -131,8 +131,8 @@ def gae(
 
     Self-attention: R += Abar R (rules 6 and 7). Cross- and co-attention of queries s and keys q:
     R_sq += Rbar_ss^T Abar Rbar_qq and R_ss += Abar R_qs (10 and 11), where Rbar divides the rows of R - I by their sums
-    and adds I (8 and 9; `normalise=False` leaves that out). Read at the deciding token, the identity's 1 taken
-    off its own entry. R of every pair of streams is in the details when there are several. `sinks="exclude"` leaves out
+    and adds I (8 and 9; `normalise=False` leaves that out). The scores are the row of R - I at the
+    deciding token. R of every pair of streams is in the details when there are several. `sinks="exclude"` leaves out
     what other tokens draw from attention sinks.
     """
 
@@ -143,7 +143,7 @@ def gae(
         tile = functools.partial(_self_attention_tile, tokens_of(batch), sinks)
         return Fold(functools.partial(_identity_and_rest, subject, batch), tile, _sum)
 
-    if all(query == key for query, key in subject.structure(batch).connections):  # no stream looks at another
+    if all(query == key for query, key in subject.structure(batch).connections):  # no stream attends to another
         return Explained(folded(subject, batch, target, fold_of, "row", start_layer))
     trace = subject.trace(batch, target)
     blocks = steps(subject, trace, start_layer)

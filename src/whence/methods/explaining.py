@@ -24,11 +24,11 @@ from whence.model.subject import Subject
 from whence.model.target_specs import of_generated
 from whence.model.targets import Aim
 
-# What is used when no method is named; docs/faithfulness.md says why.
+# The methods that are used when the caller names none; docs/faithfulness.md says why.
 HIDING_METHOD = "leave_one_out"  # for short inputs, and where a model has no gradients
-LONG_METHOD = "integrated_gradients"  # beyond SHORT features, of which hiding one after the other would cost more
+LONG_METHOD = "integrated_gradients"  # beyond SHORT features, where hiding them one by one would cost more
 PICTURE_METHOD = "gae"  # where there is nothing but a picture, and attention spans it
-SHORT = 48  # features: a pass for each of them costs as much as the sixteen gradients that the other method takes
+SHORT = 48  # features; hiding so many one by one costs as much as the sixteen gradients of LONG_METHOD
 
 Spec = tuple[Record, dict[str, Any]]  # a method or metric with its options
 
@@ -60,7 +60,7 @@ def encoded(subject: Subject, raws: Sequence[Any], truncate: bool, single: bool,
 
 
 def usual_method(subject: Subject, items: list[Input]) -> str:
-    """What is used when no method is named, as fits the kind of inputs and the model."""
+    """The method that is used when the caller names none; it depends on the inputs and on the model."""
     if not items:
         return HIDING_METHOD
     first = next((row for row, _ in subject.rows(items[0])), items[0])
@@ -87,18 +87,18 @@ class Settings:
     batch_size: int | None = None
     progress: bool = False
     notes: tuple[str, ...] = ()  # what every attribution of the call says about itself
-    masked_runs: MaskedRuns | None = None  # an engine that others ask too; None: one per batch
-    # Spec -> seconds, added to where it is given; a pass that methods share counts for the first that needs it.
+    masked_runs: MaskedRuns | None = None  # an engine that other callers share; None: a new one per batch
+    # Spec -> seconds, which are added up if given. A pass that methods share counts for the first that needs it.
     seconds: dict[str, float] | None = None
 
 
 @dataclass(eq=False)
 class Rows:
-    """What is run: one row per row of scores, which is an input or a generated token of one, with its target."""
+    """The rows to explain: an input, or one generated token of an input, each with its target and its row of scores."""
 
     inputs: list[Input] = field(default_factory=list)
     targets: list[Any] = field(default_factory=list)
-    places: list[list[int]] = field(default_factory=list)  # of each item: the numbers of its rows
+    places: list[list[int]] = field(default_factory=list)  # for each input, the numbers of its rows
 
 
 def explained(
@@ -255,7 +255,7 @@ def _joined(item: Input, rows: list[list[Attribution]]) -> list[Attribution]:
 
 
 def _against(one: Attribution, other: Attribution) -> Attribution:
-    """What speaks for one answer more than for another: the difference of their scores on the text before both."""
+    """The attribution of a contrast of two answers: the difference of their scores on the text before both."""
     if one.base is None or other.base is None:
         raise ValueError(
             f"{one.method} has no signs, so its scores of two answers cannot be set against each other; use a method "

@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from whence.core import stopping
 
-MOST = 2**31 - 1  # that scipy can count to
+MOST = 2**31 - 1  # the largest capacity that scipy takes
 STRONGEST = 8  # edges from every node, and to every node, that are tried first
 Step = tuple[np.ndarray, slice, slice]  # weights (query, key), and the features that the queries and keys are
 
@@ -57,7 +57,7 @@ class Graph:
         return flows
 
     def _flows(self, gives: np.ndarray) -> np.ndarray:
-        """The greatest flow to each input token from a source that gives so much to each token of the last layer."""
+        """The greatest flow to each input token from a source that gives `gives` to the tokens of the last layer."""
         flows = np.zeros(self.size)
         for token in self.real:
             stopping.check()
@@ -86,7 +86,7 @@ class Graph:
                 there = capacities[crossing] > 0
                 enough = enough and bool(chosen[step][crossing][there].all())
                 chosen[step][crossing] = there
-            if enough:  # the cut is one of the whole graph, and its edges are full
+            if enough:  # no edge of the whole graph crosses the cut but the chosen ones, which are full
                 return int(found.flow_value)
 
     def _trivial_cut(self, gives: np.ndarray, token: int) -> int:
@@ -102,7 +102,7 @@ class Graph:
             if step == 0:  # only edges to the token lead on
                 used = np.zeros_like(edges)
                 used[:, token] = edges[:, token]
-            if step == self.depth - 1:  # and only tokens that the source gives to have something to hand on
+            if step == self.depth - 1:  # only tokens that the source gives to have flow to pass on
                 used = used & (gives > 0)[:, None]
             i, j = np.nonzero(used)
             tails.append((step + 1) * self.size + i)

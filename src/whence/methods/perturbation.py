@@ -76,7 +76,7 @@ def occlusion(
 
     A window's drop f(x) - f(x without the window) is shared equally by its features. Windows are runs of `window`
     neighbours in a stream, squares of `window` x `window` patches on a grid, cut off at the end; `stride` is the step
-    between them. `mask` as in leave_one_out, which this is with window=1; windows are of units.
+    between them. `mask` is as in leave_one_out; window=1 gives its scores. At a level, windows are runs of units.
     """
     if stride > window:
         raise ValueError(

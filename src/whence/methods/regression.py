@@ -18,7 +18,7 @@ from whence.model.subject import Subject
 from whence.model.targets import Aim
 
 ROUNDS = 10_000  # of coordinate descent at most; it stops as soon as no weight moves
-STILL = 1e-9  # of the largest weight
+STILL = 1e-9  # share of the largest weight; a smaller move counts as none
 
 
 @method(family="perturbation", paper="arXiv:2409.00729")

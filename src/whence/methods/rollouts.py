@@ -1,8 +1,8 @@
-"""Products of many layers' maps that keep their digits, and what is said where such a product has collapsed.
+"""Products of many layers' maps, computed without loss of digits, and the note on a product that has collapsed.
 
 The rows of a product of many positive maps become alike, whatever the maps are: the product tends to a matrix of rank
-one. In a model that reads from left to right the first token sees only itself, so what reaches it stays there, and with
-enough layers everything does. What little is left elsewhere is then far below what a float of 32 bits can hold.
+one. In a model that reads from left to right the first token sees only itself, so weight that reaches it stays there,
+and with enough layers nearly all weight does. The weight left on other tokens is then too small for a 32-bit float.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from whence.core.inputs import Input
 from whence.model.batching import Batch
 
 # A product has collapsed where all but LEFT of what is read lies on one token while two rows are ALIKE (half the sum of
-# their |differences|), or where the rows are the SAME. Rows that are merely alike are usual, and may well tell.
+# their |differences|), or where the rows are the SAME. Rows that are only alike are usual, and still inform.
 LEFT, ALIKE, SAME = 0.01, 0.1, 1e-6
 FEWEST = 4  # features; with fewer, rows are alike by chance
 
@@ -34,9 +34,9 @@ def rolled_out(start: Tensor, maps: Iterable[Tensor]) -> Tensor:
 
 
 def with_halves(start: Tensor, batch: Batch) -> Tensor:
-    """Two more rows in front of those that a product is read by: the means over every other token, from 0 and from 1.
+    """The rows that read a product, with two more in front: the mean over tokens 0, 2, 4, ... and over 1, 3, 5, ...
 
-    Where a product has collapsed, these two rows of it are alike; of the identity they have nothing in common.
+    A product that has collapsed gives nearly the same result for both; the identity gives results without overlap.
     """
     place = batch.mask.cumsum(1) % 2
     halves = torch.stack([batch.mask & (place == 1), batch.mask & (place == 0)], 1).to(start.dtype)
@@ -48,7 +48,7 @@ def collapse_notes(halves: Tensor, scores: Tensor, batch: Batch) -> list[tuple[s
     shares = halves.double().masked_fill(~batch.mask[:, None], 0.0)
     shares = shares / shares.sum(-1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
     apart = (shares[:, 0] - shares[:, 1]).abs().sum(-1) / 2  # (batch,)
-    ordered = scores.double().sort().values  # summed from the smallest on, what is left keeps its digits
+    ordered = scores.double().sort().values  # sums that begin with the smallest keep the digits of small scores
     left = ordered[:, :-1].sum(-1) / ordered.sum(-1).clamp(min=torch.finfo(ordered.dtype).tiny)
     gone = ((left <= LEFT) & (apart <= ALIKE)) | (apart <= SAME)
     gone &= (batch.mask.sum(1) >= FEWEST) & (ordered[:, -1] > 0)

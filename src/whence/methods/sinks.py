@@ -7,8 +7,8 @@ read attention, and those that divide a logit to which all tokens owe a common a
 A query of a head *sinks* into a key where it gives it at least `MUCH` of its attention, and at least twice what an even
 share would be. A head sinks into a token where at least half of the queries that see it do so, and the token's value
 vector is at most `SMALL` times as long as that of a median token. A token is a sink where at least `HEADS` of all heads
-sink into it. All four are asked of every token of any model, whatever it is called and wherever it stands. (The
-*learned* sink of GPT-OSS is no token: it takes a share of every row, which `details["sink"]` tells.)
+sink into it. These tests are made for every token of any model, whatever its text and position. (The *learned* sink
+of GPT-OSS is no token: it takes a share of every row, which is in `details["sink"]`.)
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from whence.model.subject import Subject
 from whence.model.tap import Align, AttentionRecord
 
 MUCH, SMALL, HEADS = 0.3, 0.5, 1 / 3
-FEWEST_KEYS, FEWEST_QUERIES = 3, 3  # a query that sees fewer keys does not count; nor a token that fewer queries see
-LOOKED_AT = 128  # tokens of a text that runs from left to right: later ones change nothing about the first ones
+FEWEST_KEYS, FEWEST_QUERIES = 3, 3  # queries that see fewer keys, and tokens that fewer queries see, do not count
+LOOKED_AT = 128  # tokens of a causal model's text are searched; later ones do not change these
 
 Sinks = Literal["keep", "exclude", "stay"]
 
@@ -43,8 +43,8 @@ class Found:
     sinks: np.ndarray  # (feature,) bool
     heads: np.ndarray  # (feature,) the share of all heads that sink into it
     received: np.ndarray  # (layer, feature) the mean share of attention that the other queries give it
-    values: np.ndarray  # (layer, feature) the length of its value vectors, in those of a median token
-    states: np.ndarray  # (layer, feature) the largest entry of the state that enters, in that of a median token
+    values: np.ndarray  # (layer, feature) the length of its value vectors divided by a median token's
+    states: np.ndarray  # (layer, feature) the largest entry of the entering state divided by a median token's
 
     def details(self) -> dict[str, np.ndarray]:
         """What a result keeps: the numbers of the sinks, and their columns."""
@@ -78,10 +78,11 @@ def sink_tokens(subject: Subject, batch: Batch) -> Tensor:
 
 
 def without_sinks(maps: Tensor, sinks: Tensor, how: Sinks, rows: slice, keys: slice) -> tuple[Tensor, Tensor]:
-    """Maps (batch, query, key) in which sinks (batch, feature) get nothing from other tokens, and what stays in place.
+    """Maps (batch, query, key) without attention of other tokens to sinks (batch, feature), and what stays in place.
 
-    "exclude" scales what is left of a row to the sum that the row had; where nothing is left, the row stays in place.
-    "stay" reads attention to a sink as doing nothing: the sink's share stays in place. What stays is (batch, query).
+    "exclude" scales what is left of a row to the sum that the row had; where nothing is left, the whole row stays in
+    place. "stay" reads attention to a sink as doing nothing: the sink's share stays in place. The share of each row
+    that stays in place is returned as (batch, query).
     """
     if how == "keep":
         return maps, maps.new_zeros(maps.shape[:2])
@@ -103,7 +104,7 @@ def square_without_sinks(maps: Tensor, sinks: Tensor, how: Sinks) -> Tensor:
 
 
 def marked(a: Attribution, found: Found | None, record: Record) -> Attribution:
-    """The attribution that knows the sinks of its input, and says so."""
+    """The attribution with the sinks of its input marked, and notes on them."""
     if found is None or not found.sinks.any():
         return a
     notes = (*a.notes, _what_was_found(a, found), *_ways_out(a, found, record))
@@ -111,7 +112,7 @@ def marked(a: Attribution, found: Found | None, record: Record) -> Attribution:
 
 
 def inside_units(a: Attribution) -> tuple[str, ...]:
-    """Of an attribution whose tokens know their units: a note where a unit has its score from an attention sink."""
+    """A note where a unit owes most of its score to an attention sink inside it; `a` has scores of tokens."""
     sizes = np.where(a.visible, np.abs(a.scores), 0.0).reshape(-1, len(a.features)).sum(0)
     units = np.asarray(a.input.units)
     for sink in np.flatnonzero(a.sinks):
@@ -161,7 +162,7 @@ def _beginning(subject: Subject, item: Input) -> Input:
 
 
 def _padded(found: Found, count: int) -> Found:
-    """What was found of the first tokens, for all of them."""
+    """Findings on the first tokens, extended to all `count` features: later ones count as no sinks."""
     missing = count - len(found.sinks)
     if not missing:
         return found
@@ -227,7 +228,7 @@ class Watch(Rules):
 
 
 def _counted(weights: Tensor, real: Tensor, same: bool) -> Tensor:
-    """Pairs that count, (batch, query, key): seen, the query no padding and not the key itself, with several keys."""
+    """Pairs that count, (batch, query, key): real queries that see several keys, with the other tokens they see."""
     visible = (weights > 0).any(1)
     several = visible.sum(-1) >= FEWEST_KEYS
     counted = visible & (several & real)[:, :, None]
@@ -242,7 +243,7 @@ def _relative(sizes: Tensor, real: Tensor) -> Tensor:
 
 
 def _largest_entries(batch: Batch, states: dict[str, Tensor]) -> Tensor:
-    """The largest |entry| of each token's state, in that of the median token of its stream: (batch, feature)."""
+    """The largest |entry| of each token's state, divided by the median of its stream: (batch, feature)."""
     found = torch.zeros(batch.mask.shape, device=batch.mask.device)
     for stream, state in states.items():
         if stream in batch.streams and state.shape[:2] == batch.streams[stream].shape:

@@ -156,9 +156,9 @@ def vit_cx(
     1 - cosine at most `distance`; the sum of a cluster, scaled again, is a mask M_i. With Z_i ~ N(0, `noise`^2) where
     it hides, s_i = f(x o M_i + Z_i o (1 - M_i)) - f(x + Z_i o (1 - M_i)) + f(x), and the map is
     1/n sum_i s_i M_i / sum_k M_k; a patch scores the mean of its pixels. The map is in `details["pixels"]`, n in
-    `details["masks"]`. `score` as in score_cam, and `mask`, to which the noise is added; the paper has 0. Where the
-    authors' code differs: it divides by 0 where a channel is the same everywhere, which is left out here; its noise has
-    no seed; its users drop special tokens themselves.
+    `details["masks"]`. `score` and `mask` as in score_cam; the noise is added to what `mask` puts in, which is 0 in the
+    paper. Where the authors' code differs: it divides by 0 where a channel is the same everywhere, which is left out
+    here; its noise has no seed; its users drop special tokens themselves.
     """
     _picture_stream(subject, batch)
     trace = subject.trace(batch, target)
@@ -213,7 +213,7 @@ def _picture_stream(subject: Subject, batch: Batch) -> str:
 
 def _picture(item: Input) -> np.ndarray:
     picture = picture_of(item)
-    assert picture is not None  # pictures of a batch have one shape, and the first one has been looked at
+    assert picture is not None  # `_picture_stream` found one, and a batch has pictures of one shape
     return picture
 
 

@@ -1,9 +1,10 @@
-"""Running one input many times with its attention edited: what is the same in every variant runs once.
+"""Running one input many times with its attention edited; layers whose output no edit changes run once.
 
-Layers that end before the edited attention begins give the same output in every variant. They are run once; while the
-variants run, side by side as one batch, these layers hand out what they gave then. Where the edited layer is the last
-one and the output reads a few of its tokens, as [CLS], only these tokens are run: the keys and values of all tokens are
-known. Both are tried out before they are used, and a model that gives something else is run whole.
+Layers that end before the edited attention begins give the same output in every variant. They run once; while the
+variants run, side by side as one batch, these layers return the stored output. Where the edited layer is the last one
+and the output reads only a few of its tokens, such as [CLS], the layer runs on these tokens alone: the keys and values
+of all tokens are stored. Each shortcut is first compared with a run of the whole model; where the logits differ, every
+variant runs the whole model.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from whence.model.tap import AttentionRecord, Edit
 from whence.model.watching import hooked
 
 Call = tuple[str, int]  # a layer's module, and which of its calls in one pass
-TOLERANCE = 1e-4  # between logits of layers that were run and of layers that handed out what they gave before
+TOLERANCE = 1e-4  # between the logits of a whole run and those of a run in which layers return stored outputs
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,14 @@ Way = Callable[..., Tensor]  # (edits, variants, whether to keep the graph) -> l
 
 @dataclass(eq=False)
 class _Outputs:
-    """What the layers gave in one pass, and where among them each attention block was."""
+    """The outputs of the layers in one pass, and which layers had ended or were running at each attention block."""
 
     calls: list[tuple[Call, Any]] = field(default_factory=list)  # in the order in which they ended
     ended: list[int] = field(default_factory=list)  # of each attention block: how many layers had ended before it
     inside: list[set[Call]] = field(default_factory=list)  # of each attention block: the layers that were running
 
     def left(self, given: Mapping[Call, Any]) -> list[int]:
-        """The numbers of the attention blocks that still run when these layers do not."""
+        """The numbers of the attention blocks that still run when the layers in `given` do not run."""
         return [number for number, around in enumerate(self.inside) if around.isdisjoint(given)]
 
 
@@ -127,7 +128,7 @@ class AttentionRuns:
         return self._run(self.batch, given, _replacing(chosen), part, graph)
 
     def _at_read_tokens(self, edits: Edits, part: slice, graph: bool = False) -> Tensor:
-        """The same, and in the layers that are run only the tokens that the output reads."""
+        """The logits of some variants, shared layers left out and later layers run only on the tokens that are read."""
         stream, rows = next(iter(self.trace.deciding)), self._read
         length = self.batch.streams[stream].shape[1]
         shortened = {
@@ -135,25 +136,29 @@ class AttentionRuns:
             for call, output in self._before(min(edits)).items()
         }
         own = [self.records[number] for number in self._layers.left(shortened)]
-        edit = _providing(own, _cut(edits, part), rows, part.stop - part.start)
+        edit = _edit_for_few_tokens(own, _cut(edits, part), rows, part.stop - part.start)
         return self._run(_shorter(self.batch, stream, rows), shortened, edit, part, graph)
 
     def _run(self, batch: Batch, given: Mapping[Call, Any], edit: Edit, part: slice, graph: bool) -> Tensor:
         """One pass over copies of the input, a copy per variant."""
         count = part.stop - part.start
         self.passes += count
-        with self.subject.lent(), _handing_out(self.subject.model, given, count):
+        with self.subject.lent(), _with_stored_outputs(self.subject.model, given, count):
             return self.subject.decision(batch.chosen([0] * count), edit=edit, graph=graph)[0]
 
     def _cheapest(self, edits: Edits) -> Way:
         """The cheapest way to run variants with these blocks edited that gives what the whole model gives."""
         numbers = tuple(sorted(edits))
-        changed = self.subject.change(self.batch) is not None  # where layers are left out, blocks are counted otherwise
+        changed = self.subject.change(self.batch) is not None  # a Change counts blocks in a run of all layers
         if changed or not numbers or not self._layers.ended[numbers[0]]:
             return self._whole
-        if self._reads_edited(edits) and self._tried(self._at_read_tokens, numbers) and self._keeps_own(numbers):
+        if (
+            self._reads_edited(edits)
+            and self._matches_whole(self._at_read_tokens, numbers)
+            and self._reproduces_own(numbers)
+        ):
             return self._at_read_tokens
-        return self._after_shared_layers if self._tried(self._after_shared_layers, numbers) else self._whole
+        return self._after_shared_layers if self._matches_whole(self._after_shared_layers, numbers) else self._whole
 
     @cached_property
     def _read(self) -> Tensor:
@@ -169,8 +174,11 @@ class AttentionRuns:
         some = len(self._read) < self.records[min(edits)].weights.shape[2]
         return single and same and some and all(record.query == stream for record in left)
 
-    def _tried(self, way: Way, numbers: tuple[int, ...]) -> bool:
-        """Whether a way to run gives the logits of the whole model with reversed weights, for this kind of input."""
+    def _matches_whole(self, way: Way, numbers: tuple[int, ...]) -> bool:
+        """Whether a shortcut gives the same logits as the whole model, compared once per kind of input.
+
+        The weights that the comparison puts in are the model's own in reversed order.
+        """
 
         def find_out() -> bool:
             edits = {}
@@ -184,15 +192,15 @@ class AttentionRuns:
 
         return self.subject.discovery(self.batch).remember((way.__name__, numbers), find_out)
 
-    def _keeps_own(self, numbers: tuple[int, ...]) -> bool:
-        """Whether the own weights give the own logits when only the tokens that are read are run, for this input."""
+    def _reproduces_own(self, numbers: tuple[int, ...]) -> bool:
+        """Whether the model's own weights give its own logits on this input when only the tokens that are read run."""
         if numbers not in self._own_kept:
             edits = {number: self.own(number, self._read) for number in numbers}
             self._own_kept[numbers] = _close(self._at_read_tokens(edits, slice(0, 1)), self.trace.logits)
         return self._own_kept[numbers]
 
     def _before(self, first: int) -> dict[Call, Any]:
-        """What the layers gave that end before an attention block, with the axes of examples: call -> output."""
+        """The outputs of the layers that end before attention block `first`, with their axes of examples: by call."""
         ended = self._layers.calls[: self._layers.ended[first]]
         axes = _example_axes(self.subject, self.batch) if ended else {}
         return {call: _with_axes(output, axes[call]) for call, output in ended}
@@ -212,7 +220,10 @@ def _cut(edits: Edits, part: slice) -> dict[int, NewWeights]:
 
 
 def _shorter(batch: Batch, stream: str, rows: Tensor) -> Batch:
-    """A batch of one example with some tokens of one stream; pixels stay, because layers hand out other tokens."""
+    """A batch of one example with some tokens of one stream.
+
+    Pixels stay whole: the layers that read them do not run, and their stored outputs are cut to the tokens instead.
+    """
     length, names = batch.streams[stream].shape[1], tuple(batch.streams)
     tensors = {
         name: tensor[:, rows] if stream_of(name, names) == stream and tensor.shape[1:] == (length,) else tensor
@@ -221,8 +232,8 @@ def _shorter(batch: Batch, stream: str, rows: Tensor) -> Batch:
     return replace(batch, tensors=tensors, streams={**batch.streams, stream: batch.streams[stream][:, rows]})
 
 
-def _providing(own: list[AttentionRecord], edits: Edits, rows: Tensor, count: int) -> Edit:
-    """An edit that gives attention over all tokens to those that are run: known values, and new or own weights."""
+def _edit_for_few_tokens(own: list[AttentionRecord], edits: Edits, rows: Tensor, count: int) -> Edit:
+    """An edit for runs of a few tokens: they attend to the stored values of all tokens, by new or by stored weights."""
 
     def edit(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         known, part = own[record.order], len(record.parts)
@@ -238,7 +249,10 @@ def _providing(own: list[AttentionRecord], edits: Edits, rows: Tensor, count: in
 
 
 def _replacing(edits: Edits) -> Edit:
-    """An edit that puts new weights in place of the model's own; heads that come apart take theirs in turn."""
+    """An edit that puts new weights in place of the model's own.
+
+    Where a model computes the heads of a block one after the other, each call takes the weights of its own heads.
+    """
 
     def edit(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         new = edits.get(record.order)
@@ -251,7 +265,7 @@ def _replacing(edits: Edits) -> Edit:
     return edit
 
 
-# ---- layers that hand out what they gave before ----------------------------------------------------------------------
+# ---- layers that return stored outputs -------------------------------------------------------------------------------
 
 
 def _outputs_of(subject: Subject, batch: Batch) -> _Outputs:
@@ -270,7 +284,7 @@ def _outputs_of(subject: Subject, batch: Batch) -> _Outputs:
             found.calls.append((call, _kept(output)))
 
     def seen(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        if record.order == len(found.ended):  # not a further head of the block before
+        if record.order == len(found.ended):  # a new block, not a further head of the last one
             found.ended.append(len(found.calls))
             found.inside.append(set(running))
         return weights, values
@@ -299,8 +313,8 @@ def _longer(one: Tensor, two: Tensor) -> int | None:
 
 
 @contextlib.contextmanager
-def _handing_out(model: nn.Module, given: Mapping[Call, Any], copies: int) -> Iterator[None]:
-    """A scope in which these calls of layers are not run, and return what they gave before, for so many copies."""
+def _with_stored_outputs(model: nn.Module, given: Mapping[Call, Any], copies: int) -> Iterator[None]:
+    """A scope in which the calls in `given` do not run: they return their stored outputs, repeated `copies` times."""
     patched: list[tuple[nn.Module, Any]] = []
     try:
         for name in dict.fromkeys(name for name, _ in given):
@@ -317,7 +331,7 @@ def _handing_out(model: nn.Module, given: Mapping[Call, Any], copies: int) -> It
 
 
 def _stand_in(forward: Callable[..., Any], name: str, given: Mapping[Call, Any], copies: int) -> Callable[..., Any]:
-    """The forward of a layer that is run only in the calls whose output is not known."""
+    """A forward for the layer that runs only in calls without a stored output."""
     calls = itertools.count()
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:
@@ -335,7 +349,7 @@ class _Leaf:
     axis: int | None
 
     def at(self, rows: Tensor, length: int) -> _Leaf:
-        """A state, (example, token, width) or tokens first, at some of so many tokens; other tensors as they are."""
+        """A state of `length` tokens, cut to the tokens `rows`; a tensor that is no state of this length, unchanged."""
         state = self.tensor.ndim == 3 and self.axis in (0, 1) and self.tensor.shape[1 - self.axis] == length
         return (
             _Leaf(self.tensor.index_select(1 - self.axis, rows), self.axis) if state and self.axis is not None else self
@@ -374,7 +388,7 @@ def _with_axes(output: Any, axes: list[int | None]) -> Any:
 
 
 def _repeated(output: Any, copies: int) -> Any:
-    """An output of one example for so many copies of it."""
+    """An output of one example, repeated for `copies` examples."""
     return _mapped(output, lambda leaf: leaf.tensor if leaf.axis is None else _copies(leaf.tensor, copies, leaf.axis))
 
 

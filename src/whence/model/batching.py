@@ -28,7 +28,7 @@ class Shared:
     of: Tensor  # (batch,): the number of the sequence that an example is the beginning of
 
     def chosen(self, rows: Sequence[int]) -> Shared:
-        """The same for these examples alone."""
+        """The sequences of these examples alone."""
         of = self.of[torch.tensor(list(rows), dtype=torch.long, device=self.of.device)]
         used, numbers = of.unique(return_inverse=True)
         wholes = self.wholes if len(used) == len(self.wholes) else self.wholes.chosen(used.tolist())
@@ -46,7 +46,7 @@ class Common:
     """The first tokens of the last stream, which all examples of a batch share."""
 
     count: int
-    tokens: bytes  # equal for equal tokens, `count` pieces of one size
+    tokens: bytes  # the tokens, `count` pieces of one size; equal bytes mean equal tokens
     cache: Any  # what the model keeps of them: a `PrefixCache`
 
 
@@ -100,7 +100,7 @@ class Batch:
 
         Where no token was named, it is the first one that is not special.
         """
-        # A statement is read at tokens of the last stream, which numbers of features count after the others.
+        # A statement's tokens are in the last stream. Feature numbers count the tokens of the streams before it, too.
         name = list(self.streams)[-1 if self.inputs[0].answer else 0]
         mask, before = self.streams[name], self.inputs[0].streams.index(name)
         first = (mask.to(torch.int).argmax(1) - before).tolist()
@@ -139,7 +139,7 @@ class Batch:
         return None if self.shared is None or len(self.shared.wholes) == len(self) else self.shared
 
     def spread(self, by_sequence: Tensor) -> Tensor:
-        """What was computed for every sequence that is run, as the examples of the batch have it."""
+        """A tensor with a row per sequence that was run, as a tensor with a row per example of the batch."""
         return by_sequence if self.sequences is None else self.sequences.spread(by_sequence)
 
     def chosen(self, rows: Sequence[int]) -> Batch:
@@ -211,7 +211,7 @@ def collate(
 
 
 def enough_tokens(device: torch.device) -> int:
-    """Tokens that make a pass: a CPU's time grows with them, an accelerator's more with the number of passes."""
+    """How many tokens make a pass worth its fixed cost: few on a CPU, many on an accelerator."""
     return 128 if device.type == "cpu" else 4096
 
 
@@ -230,7 +230,7 @@ def buckets(
             (name, array.shape[1:] if is_sequence(name, array, lengths[stream_of(name, names)]) else array.shape)
             for name, array in sorted(item.tensors.items())
         )
-        return (fixed, len(item.decides)), tuple(lengths.values())  # answers are numbered by the tokens of a context
+        return (fixed, len(item.decides)), tuple(lengths.values())  # `decides` must be of one length in a batch
 
     keys = [key(number) for number in range(len(inputs))]
     group: list[int] = []
@@ -275,7 +275,7 @@ def kind_of(item: Input) -> tuple[str, ...]:
 def distinct(item: Input) -> Input:
     """The input, changed until every stream of tokens has two or more, and no two streams have the same length.
 
-    Of two streams one is cut where it can be: a longer one might be more than the model takes.
+    Where there are two streams, one is shortened if it can be: a longer one might exceed what the model takes.
     """
     names = stream_names(item)
     item = replace(item, ignored=())  # facts about a model are found without interventions

@@ -1,7 +1,7 @@
-"""Closing attention to some keys: before the softmax where that can be made again, else after it.
+"""Closing attention to some keys: before the softmax where the softmax can be computed again, else after it.
 
-A weight that is closed is 0, and the others of its row are what the softmax gives without the closed keys; that is the
-same as dividing them by their sum. A learned sink stays in the softmax and takes its share, as if the keys had been
+A closed weight is 0. The other weights of its row are those that the softmax gives without the closed keys, which is
+the same as dividing them by their sum. A learned sink stays in the softmax and takes its share, as if the keys had been
 masked. A row in which no other key has any weight is all 0.
 """
 
@@ -23,7 +23,7 @@ WeightsEdit = Callable[[Any, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Softmax:
-    """A call of a softmax, which can be made again with some keys masked."""
+    """A call of a softmax, which can be repeated with some keys masked."""
 
     func: Callable[..., Tensor]
     args: tuple[Any, ...]
@@ -34,7 +34,7 @@ class Softmax:
         """The weights (batch, head, query, key) had these keys, (batch, 1, 1, key), been masked before the softmax.
 
         Rows that are `empty`, (batch, head, query, 1), are 0. A learned sink has a column of its own behind the keys.
-        None where the weights are more than the output of the softmax in another shape.
+        None where the weights are not simply the output of the softmax in another shape.
         """
         given: Tensor = self.args[0] if self.args else self.kwargs["input"]
         rows, count, columns = weights.shape[:-1], weights.shape[-1], given.shape[-1]
@@ -52,7 +52,7 @@ class Softmax:
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What happens to all attention of a pass before anybody sees it."""
+    """A change to all attention weights of a pass, made before the weights are recorded, edited or used."""
 
     closed: Mapping[str, Tensor]  # stream of keys -> (batch, token) bool: attention to these tokens is closed
     edit: WeightsEdit | None = None
@@ -72,13 +72,13 @@ class Change:
         return weights if self.edit is None else self.last(record, _edited(self.edit, record, weights))
 
     def last(self, record: Any, weights: Tensor) -> Tensor:
-        """Weights that a caller put in place of the model's, without those that are closed."""
+        """Weights that a caller put in place of the model's own, with the closed keys set to 0."""
         keys = self.keys(record)
         return weights if keys is None else closed_after(weights, keys)
 
 
 def _edited(edit: WeightsEdit, record: Any, weights: Tensor) -> Tensor:
-    """What an edit made of the weights; another shape would be broadcast to numbers that look right."""
+    """The weights that an edit returns. Another shape is an error: it would be broadcast to numbers that look right."""
     found = edit(record, weights)
     if not isinstance(found, Tensor) or found.shape != weights.shape:
         came = tuple(found.shape) if isinstance(found, Tensor) else shown(found)
@@ -90,7 +90,7 @@ def _edited(edit: WeightsEdit, record: Any, weights: Tensor) -> Tensor:
 
 
 def closed_after(weights: Tensor, keys: Tensor) -> Tensor:
-    """Weights with some keys closed after the softmax: every row keeps its sum, or is 0 where nothing is left of it."""
+    """Weights with some keys closed after the softmax: every row keeps its sum; a row of closed weight alone is 0."""
     if not bool((weights.detach() * keys).any()):
         return weights
     kept = weights.masked_fill(keys, 0.0)

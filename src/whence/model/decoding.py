@@ -1,4 +1,4 @@
-"""Greedy decoding: with which token a decoder starts, where decoding must stop, and how far it is."""
+"""Greedy decoding: the token that a decoder starts with, where decoding stops, and a progress bar."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def start_token(model: Any) -> int | None:
 
 
 class Watch:
-    """What looks at the ids that are written, one after the other: for texts at which to stop, and to show how many."""
+    """A stopping criterion for transformers: stops at given texts, and moves a progress bar."""
 
     def __init__(self, before: int, stop: Sequence[str], decode: Callable[[list[int]], str], bar: Any = None) -> None:
         self._before, self._stop, self._decode, self._bar = before, stop, decode, bar
@@ -72,7 +72,7 @@ def greedy(
     """The tokens that greedy decoding gives, and a note where it was stopped before the end token.
 
     `start` begins the decoder of an encoder-decoder, whose end token is among the tokens; a causal model, without one,
-    writes after its input, and its end token is left out. `room` is for how many tokens the model has place.
+    writes after its input, and its end token is left out. `room` is the most tokens that may still follow.
     """
     model: Any = forward.model
     limits, full = _limits(model) if start is not None else ({"max_new_tokens": MAX_ANSWER}, None)
@@ -91,7 +91,7 @@ def greedy(
         with forward.self_changes.undone():
             try:
                 ids = generate()[0].tolist()
-            except (ValueError, IndexError):  # the cache of some models, as ProphetNet's, does not work
+            except (ValueError, IndexError):  # some models, such as ProphetNet, fail with their cache
                 ids = generate(use_cache=False)[0].tolist()
     ids = ids[before:]
     stopped = watch.kept(ids)
@@ -119,7 +119,7 @@ def _bar(progress: bool, total: int | None) -> Iterator[Callable[[int], None] | 
 
 
 def _pad(model: Any) -> dict[str, int]:
-    """The padding token that `generate` asks for; the model's own where it has one."""
+    """A padding token for `generate`, which asks for one; empty where the model's settings already name one."""
     settings = getattr(model, "generation_config", None)
     ends = end_tokens(model)
     return {} if getattr(settings, "pad_token_id", None) is not None or not ends else {"pad_token_id": min(ends)}
@@ -141,9 +141,9 @@ def generated(
     limits: tuple[int | None, int | None],
     progress: bool,
 ) -> Input:
-    """The input with what greedy decoding makes of it: the output of an encoder-decoder, else a continuation.
+    """The input with a text that greedy decoding writes: the output of an encoder-decoder, else a continuation.
 
-    `limits`: the token that starts the decoder, None of a causal model, and the most tokens that the model takes.
+    `limits` are the token that starts the decoder (None for a causal model) and the most tokens that the model takes.
     """
     start, most = limits
     tokenizer, wanted = getattr(processor, "tokenizer", processor), wanted or Generation()
@@ -168,7 +168,7 @@ def generated(
 
 
 def without_closing(item: Input) -> Input:
-    """A prompt without the special tokens that close it, since it goes on; those of a chat template stay."""
+    """A prompt without its closing special tokens, since a continuation follows; those of a chat template stay."""
     last = int(np.flatnonzero(~item.special).max(initial=-1)) + 1
     if "prompt" not in item.texts or last == len(item.features):
         return item
@@ -176,7 +176,7 @@ def without_closing(item: Input) -> Input:
 
 
 def _limits(model: nn.Module) -> tuple[dict[str, int], int | None]:
-    """The limits that `generate` is given beside the model's own, and after how many tokens the decoder is full."""
+    """The limits to pass to `generate` beside the model's own, and the number of tokens that fill the decoder."""
     settings: Any = getattr(model, "generation_config", None)
     new, total = (getattr(settings, name, None) for name in ("max_new_tokens", "max_length"))
     most = most_tokens(model, "decoder")

@@ -12,11 +12,11 @@ from torch import nn
 
 PATIENCE = 60.0  # seconds that a call waits for a loan in another thread to end
 _FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention, torch.jit.ScriptModule)
-_KEY: Any = "whence waits"  # of the hook, among those that torch numbers
+_KEY: Any = "whence waits"  # of the hook, in a table where torch's own keys are numbers
 
 
 def _with_hooks(module: nn.Module) -> Iterator[nn.Module]:
-    """The module and those inside it, but what computes otherwise, in the last digits, once it has hooks."""
+    """The module and those inside it, without modules whose results change in the last digits once they have hooks."""
     if isinstance(module, _FUSED):
         return
     yield module
@@ -29,17 +29,18 @@ def held_back(model: nn.Module, lock: threading.RLock) -> Iterator[None]:
     """A scope in which other threads that call the model wait for the lock, which is held here.
 
     A call that was under way when the scope began raises at its next module: its result would come from two settings of
-    the model, and be wrong without a word. (Nothing tells beforehand whether there is one. Frames of other threads
-    cannot be looked at: CPython may crash when they end meanwhile.)
+    the model, and be silently wrong. (Whether such a call is under way cannot be found out beforehand: reading the
+    frames of other threads may crash CPython when these threads end meanwhile.)
     """
-    if threading.active_count() == 1:  # nobody is there to be held back, and hooks cost a little
+    if threading.active_count() == 1:  # there is no other thread to hold back, and hooks cost a little time
         yield
         return
     thread = threading.get_ident()
     modules = {id(module): module._forward_pre_hooks for module in _with_hooks(model)}
 
     def wait(module: nn.Module, args: Any) -> None:
-        if threading.get_ident() == thread or id(module) not in modules:  # the loan is over, or it is a copy's module
+        # No wait in the lender's own thread, once the loan is over, or for a module of a copy, which has copied hooks.
+        if threading.get_ident() == thread or id(module) not in modules:
             return
         if module is not model:
             raise RuntimeError(

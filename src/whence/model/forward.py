@@ -20,7 +20,7 @@ from whence.model.self_changes import SelfChanges
 from whence.model.watching import Site, hooked, states_at
 
 Changes = Mapping[Site, Callable[[Tensor], Tensor]]
-GONE = -1e4  # the logit of an answer at a token that was deleted, or that only padding stands for: its p is 0
+GONE = -1e4  # the logit of an answer at a deleted token or at padding: its p is 0
 
 
 class Forward:

@@ -19,7 +19,7 @@ from whence.model.subject import Subject
 _known: weakref.WeakKeyDictionary[nn.Module, tuple[Any, Samples, str]] = weakref.WeakKeyDictionary()
 _PLAIN = (str, int, float, bool, type(None), torch.dtype)
 _PROCESSOR_PARTS = ("tokenizer", "image_processor")
-_LIBRARIES = ("builtins", "torch", "transformers", "typing", "abc")  # their versions are told beside the hash
+_LIBRARIES = ("builtins", "torch", "transformers", "typing", "abc")  # a result records their versions beside the hash
 # Entries of a config that say where it came from, not what the model computes.
 _ORIGIN = ("transformers_version", "name_or_path", "dtype", "torch_dtype")
 

@@ -195,7 +195,7 @@ def view(subject: S, edit: WeightsEdit | None, ignore: Any) -> S:
         made._ignore = (*made._ignore, *entries_of(ignore))
     if edit is not None:
         made._edit = edit if made._edit is None else _both(made._edit, edit)
-        made._discoveries = {}  # what was found out about the model need not hold for its edited attention
+        made._discoveries = {}  # facts about the model need not hold under edited attention
     return made
 
 
@@ -204,7 +204,7 @@ def _both(first: WeightsEdit, second: WeightsEdit) -> WeightsEdit:
 
 
 def without(subject: S) -> S:
-    """The subject without its intervention; what inputs ignore is theirs, and stays."""
+    """The subject without its intervention. Words that an input itself ignores stay ignored."""
     made: Any = copy.copy(subject)
     made._discoveries = {} if made._edit is not None else made._discoveries
     made._ignore, made._edit = (), None

@@ -37,7 +37,7 @@ class Layer:
     output: Any = None
     records: list[AttentionRecord] = field(default_factory=list)
     wider: Given = ((), {})  # the arguments of a batch with one example more: they show the axis of examples
-    in_place: bool = False  # the layer was found to need copies of its arguments in memory of their own
+    in_place: bool = False  # the layer failed on copies that share memory, so each copy gets its own
 
     def states(self, output: Any) -> dict[str, Tensor]:
         """The states in the layer's output, in the order of its arguments: stream -> (batch, token, width)."""
@@ -71,7 +71,7 @@ class Layer:
         if examples == 1 and not self.in_place:
             try:
                 return self._run(copies, examples, edit, rules, _expanded)
-            except RuntimeError:  # the copies lie in the same place of memory, and cannot be changed or seen otherwise
+            except RuntimeError:  # expanded copies share memory: they cannot be written to, and some views fail
                 self.in_place = True
         return self._run(copies, examples, edit, rules, _repeated)
 
@@ -95,7 +95,7 @@ def layers_of(subject: Subject, batch: Batch, trace: Trace) -> list[Layer]:
     An attention outside all layers is in no layer's records; the caller can see which records of the trace are missing.
     """
     places: dict[int, int] = {}  # attention -> layer
-    records: list[AttentionRecord] = []  # the last one
+    records: list[AttentionRecord] = []  # only the last record
     with lent(subject.model), attention_path(subject.model, "eager"), torch.no_grad():
         with _watched(subject, batch) as (layers, running):
 
@@ -171,7 +171,7 @@ def _repeated(given: Tensor, copies: int, axis: int) -> Tensor:
 
 
 def _expanded(given: Tensor, copies: int, axis: int) -> Tensor:
-    """The same for an axis that is 1 long, all copies in the same place of memory."""
+    """Copies of a tensor along an axis of length 1, all in the same memory."""
     return given.expand(*given.shape[:axis], copies, *given.shape[axis + 1 :])
 
 

@@ -100,7 +100,7 @@ def load(
     place = str(zoo.folder(str(name))) if embedded else os.path.expanduser(name)
     if not embedded:
         _check_place(place)
-    trust = {"trust_remote_code": trust_remote_code is True}  # said every time: without a word transformers asks stdin
+    trust = {"trust_remote_code": trust_remote_code is True}  # always passed: else transformers asks on stdin
     model = _model(place, trust, {} if dtype is None else {"dtype": dtype})
     task = _task_of(model)
     processor = _processor(place, task, trust)

@@ -29,7 +29,7 @@ _WAYS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Zeroed(Input):
-    """An input some of whose word embeddings are set to zero, which no token id can say."""
+    """An input some of whose word embeddings are set to zero; token ids alone cannot express that."""
 
     zeroed: np.ndarray | None = None  # (feature,) bool
 
@@ -69,7 +69,7 @@ def shared(scores: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 
 def added_by_model(item: Input) -> np.ndarray:
-    """(feature,) bool: tokens that the model itself adds to a picture; no argument holds them to be hidden."""
+    """(feature,) bool: tokens that the model itself adds to a picture. They are in no argument: nothing hides them."""
     return item.special & np.array([on_grid(item, stream) for stream in item.streams], bool)
 
 
@@ -101,7 +101,7 @@ def masked(subject: Subject, item: Input, keep: np.ndarray, how: Way = "auto") -
 
 
 def hiding(subject: Subject, item: Input, how: Way = "auto") -> Callable[[np.ndarray], Iterator[Input]]:
-    """`masked` for one input, prepared for many calls; of one whose features are units, whole units are hidden."""
+    """`masked` for one input, prepared for many calls. Where the input's features are units, it hides whole units."""
     if item.pieces is not None:
         of_tokens, numbers = hiding(subject, unmerged(item), how), item.units
         return lambda keep: of_tokens(keep[:, numbers])
@@ -176,7 +176,8 @@ def _usual(subject: Subject, kind: str) -> str:
         return "zero"
     known = mask_ids(subject.processor)
     tokenizer = getattr(subject.processor, "tokenizer", subject.processor)
-    end = getattr(tokenizer, "eos_token_id", None)  # GPT-2's unknown token; CLIP reads at its first place
+    # The end token hides nothing: GPT-2 names it as its unknown token, and CLIP reads its state where it first stands.
+    end = getattr(tokenizer, "eos_token_id", None)
     return next((name for name in _TOKENS if known[name] not in (None, end)), "zero")
 
 
@@ -237,7 +238,7 @@ def _black(subject: Subject) -> np.ndarray:
 
 
 def _after_something(item: Input, gone: np.ndarray) -> np.ndarray:
-    """What is deleted, (feature,) bool, but for the token before a statement where nothing else would stand there."""
+    """The features to delete, (feature,) bool; one token before a statement stays, for the statement to follow."""
     if item.answer:
         before = np.array(item.streams[: item.decides[0] + 1]) == item.streams[-1]
         gone[item.decides[0]] &= not gone[: len(before)][before].all()
@@ -262,7 +263,7 @@ def _without(item: Input, gone: np.ndarray, name: str) -> Input:
         columns[name] = tuple(value for value, is_gone in zip(getattr(item, name), gone, strict=True) if not is_gone)
     columns["units"] = None if item.units is None else item.units[~gone]
     numbers = np.where(gone, -1, np.cumsum(~gone) - 1)
-    read = np.cumsum(~gone) - 1 if item.answer else numbers  # an answer is read after what is left of the text
+    read = np.cumsum(~gone) - 1 if item.answer else numbers  # statements are read at the last token kept
     columns["decides"] = tuple(int(read[place]) if place >= 0 else -1 for place in item.decides)
     columns["ignored"] = tuple(int(numbers[place]) for place in item.ignored if numbers[place] >= 0)
     return replace(item, tensors=tensors, **columns)

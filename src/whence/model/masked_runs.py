@@ -38,10 +38,10 @@ from whence.model.tap import Edit
 from whence.model.targets import Aim, StateSeen, classes_of, names_class, of_logits
 
 MAX_KNOWN = 2**30  # bytes of answers that an engine remembers: the logits of a language model are long
-MAX_BYTES = 2**26  # bytes of masked inputs that wait to be run; four times as many where some may share a run
+MAX_BYTES = 2**26  # bytes of masked inputs that wait to be run; four times as many where inputs may share runs
 MAX_ROWS = 128  # inputs in one pass
 MAX_READ = 512  # rows of logits that are read of one pass
-CPU_TOKENS = 2048  # tokens in one pass on a CPU, whose caches larger passes outgrow
+CPU_TOKENS = 2048  # tokens in one pass on a CPU; larger passes do not fit its caches
 _VALUE_BYTES = 200  # roughly the memory of one remembered number and its key
 
 Key = tuple[Edit | None, bytes]  # the edit of attention under which an input is run, and the input's digest
@@ -49,9 +49,9 @@ Key = tuple[Edit | None, bytes]  # the edit of attention under which an input is
 
 @dataclass(frozen=True)
 class Ask:
-    """Which features to keep, (variant, feature) bool, how the others are hidden, and whether special ones may be.
+    """Which features to keep, (variant, feature) bool, how to hide the others, and whether to hide special ones too.
 
-    Tokens that the model itself adds to a picture, as a class token, always stay: no argument holds them.
+    Tokens that the model itself adds to a picture, such as a class token, always stay: they are in no argument.
     """
 
     keep: np.ndarray
@@ -65,12 +65,12 @@ class Answers:
 
     values: np.ndarray  # (variant,): the target
     probabilities: np.ndarray  # (variant,): p of the target's class; `values` where the target names no class
-    rows: list[np.ndarray]  # one array per variant: its decision
-    of: str = ""  # the target's: what of a decision the classes are
+    rows: list[np.ndarray]  # one array per variant: the decision logits
+    of: str = ""  # `Target.of`: which part of a decision the classes are
 
     @cached_property
     def logits(self) -> np.ndarray:
-        """(variant, class). Put together on demand, because those of a language model are long."""
+        """(variant, class). Made on demand, because the logits of a language model are long."""
         logits = classes_of(torch.from_numpy(np.stack(self.rows)), self.of).double().numpy()
         if (logits < GONE / 2).any():
             raise ValueError("answers were deleted with their tokens, and have no logits; hide tokens by another mask")
@@ -145,7 +145,7 @@ class MaskedRuns:
     ) -> list[np.ndarray]:
         """The target on every variant, one array (variant,) per ask.
 
-        An ask is about the item of the same number, or has inputs of its own; those of a generator are made as they are
+        An ask is about the item of the same number, or is an iterable of inputs; a generator makes them as they are
         needed. `rows` are the numbers of the asks' targets in `aim`, by default in order. Open targets must have been
         fixed by a pass over plain inputs.
         """
@@ -179,7 +179,7 @@ class MaskedRuns:
     def soft_values(
         self, batch: Batch, aim: Aim, masks: Sequence[Iterable[np.ndarray]], how: PixelWay = "auto"
     ) -> list[np.ndarray]:
-        """The target on pictures seen through soft masks, (height, width) each from 0 to 1: one array (mask,) each.
+        """The target on pictures seen through soft masks, (height, width), 0 to 1: one array (mask,) per example.
 
         Masks of an example are taken one by one, so a generator of them keeps memory small. Open targets must be fixed.
         """
@@ -197,7 +197,7 @@ class MaskedRuns:
         *,
         logits: bool,
     ) -> list[list[Key]]:
-        """The keys of the variants of every ask; afterwards every value, and with `logits` all logits, are known.
+        """Run what has not run, until all values (with `logits`, all logits) are known; return the keys of each ask.
 
         Variants are made as they are needed and run as soon as `MAX_BYTES` of them wait.
         """
@@ -234,7 +234,7 @@ class MaskedRuns:
         return order
 
     def _check_position(self, item: Input, ask: Ask | Iterable[Input], target: Target) -> None:
-        """An error for a target at the token of some number where tokens are deleted: the numbers then change."""
+        """Raise where the target reads a numbered token and tokens are deleted: deleting changes the numbers."""
         if not isinstance(ask, Ask) or not target.of_state or not isinstance(target.position, int) or ask.keep.all():
             return
         if "delete" in ways(self.subject, item, ask.mask).values():
@@ -251,13 +251,13 @@ class MaskedRuns:
             for variant in map(unmerged, ask):
                 yield (self.edit, digest(variant)), lambda variant=variant: variant  # type: ignore[misc]
             return
-        if item.pieces is not None:  # its features are units, as sentences: the tokens of a unit are hidden together
+        if item.pieces is not None:  # features are units such as sentences: the tokens of a unit are hidden together
             item, ask = unmerged(item), replace(ask, keep=ask.keep[:, item.units])
-        # A statement's own tokens, which are marked as special, stay: without them there is no such statement.
+        # A statement's own tokens are marked as special and always stay: the target is about them.
         item = replace(item, special=added_by_model(item)) if ask.special and not item.answer else item
         if item.decides and not item.answer and "delete" in ways(self.subject, item, ask.mask).values():
             read = np.isin(np.arange(len(item.features)), tokens_read(item, target))
-            item = replace(item, special=item.special | read)  # without the token there would be nothing to read
+            item = replace(item, special=item.special | read)  # a deleted token has no logits to read
         variants_key = (self.edit, digest(item), item.special.tobytes(), ask.mask)
         if variants_key not in self._known.variants:
             self._known.variants[variants_key] = _Variants(hiding(self.subject, item, ask.mask))
@@ -277,7 +277,7 @@ class MaskedRuns:
     def _run(self, waiting: dict[Key, _Waiting], aims: list[Aim], logits: bool) -> None:
         """Run the waiting inputs; inputs of one shape go together, so that nothing is padded.
 
-        Where the model allows, an input that is the beginning of another is read from the other's run.
+        Where the model allows it, the beginning of a longer input is not run: the run of the longer one has its logits.
         """
         groups: dict[Any, list[list[Key]]] = {}
         for own in self._sequences(waiting, aims):
@@ -383,7 +383,7 @@ class MaskedRuns:
 
 
 def _cut(sequences: list[list[Key]], size: int, changes: Sequence[int]) -> Iterator[list[list[Key]]]:
-    """Groups of inputs for one pass: so many at most, and not many more logits to read than `MAX_READ`.
+    """Groups of inputs for one pass: at most `size` groups, whose logits number `MAX_READ` at most unless one has more.
 
     `changes` are the numbers of groups before which a new pass begins.
     """
@@ -399,7 +399,7 @@ def _cut(sequences: list[list[Key]], size: int, changes: Sequence[int]) -> Itera
 
 
 def _probability(target: Target) -> Target:
-    """The probability of what a target names; any logit for a target that names no class."""
+    """The target that is the probability of the class named; logit 0, as a filler, where no class is named."""
     if target.of_statement:
         return Target("statement_probability", 0)
     return Target("probability", target.index, of=target.of) if names_class(target) else Target("logit", 0)

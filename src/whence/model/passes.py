@@ -120,7 +120,7 @@ class Pass:
     ) -> None:
         self._forward, self._discovery, self._batch, self._aim = forward, discovery, batch, aim
         self._request, self._name = request, name
-        self._change = change  # of all attention, as by ignored words
+        self._change = change  # of all attention, for example by ignored words
         self._taps = request.attention or change is not None
         self._running = running(batch, request.states, request.shares and not aim.states)
 
@@ -262,7 +262,7 @@ class Pass:
 
 
 def stream_read(discovery: Discovery, at: At) -> str:
-    """Of the streams at a place, the one that the output reads; of several calls of a module, the last one."""
+    """The stream that a target reads at a place: the one that the output reads; or a module's last call."""
     sites = discovery.sites(at)
     return next((s for s in reversed(sites) if s in discovery.structure.deciding), next(reversed(sites)))
 

@@ -12,7 +12,7 @@ import numpy as np
 from whence.core.inputs import Input, Target, merged, word_starts
 
 ANSWERS = ("start", "end", "span")  # what of an answer is explained: its first token, its last token, or both
-OUTSIDE = ("o", "outside")  # labels, in small letters, of words that are part of nothing
+OUTSIDE = ("o", "outside")  # lower-case labels of words that a tagger leaves unmarked
 
 
 def with_places(item: Input, reads: str, mask_id: int | None) -> Input:
@@ -160,7 +160,7 @@ def placed(target: Target, item: Input, number: int) -> Target:
 
 
 def words(item: Input) -> list[str]:
-    """For every token the word that begins there; the token itself inside of a word."""
+    """One text per token: the whole word where a word begins, the token itself inside a word."""
     names = [name.strip() or name for name in item.features]
     starts = word_starts(item)
     for number, word in zip(starts, merged(replace(item, decides=()), starts).features, strict=True):
@@ -174,7 +174,7 @@ def first_pieces(item: Input) -> list[int]:
 
 
 def likeliest_place(probabilities: np.ndarray, labels: Sequence[str] | None) -> int:
-    """The number of the word that is most probably part of something, by probabilities (word, label).
+    """The number of the word with the most probable label that is not one of `OUTSIDE`; probabilities (word, label).
 
     Words whose likeliest label is one of `OUTSIDE` come after all others.
     """

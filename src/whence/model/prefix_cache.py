@@ -1,6 +1,6 @@
-"""Inputs that begin with the same tokens: those are read once, and the model goes on from the keys and values it kept.
+"""Inputs that begin with the same tokens: the model reads these once, and continues from their keys and values.
 
-That is exact in a causal model: the states of a token do not depend on what follows it.
+This is exact in a causal model: the states of a token do not depend on what follows it.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from torch import Tensor
 
 from whence.model.watching import Site
 
-LEAST = 16  # tokens in common from which on it is worth while to keep them
+LEAST = 16  # fewer common tokens are not worth a cache
 Changes = Mapping[Site, Callable[[Tensor], Tensor]]
 Run = Callable[[Mapping[str, Any], Changes], Any]  # tensors and changes of states -> what the model returns
 
 
 class PrefixCache:
-    """Keys and values of the tokens that the last inputs began with; the next ones go on from what they share."""
+    """Keys and values of the first tokens of the last inputs; later inputs reuse those of the tokens they share."""
 
     def __init__(self) -> None:
         self._kept: Any = None  # the model's own cache, of one example
         self._tokens = b""  # what the cache was made of: `width` bytes for every token
-        self.read = 0  # tokens that went through the model, for whoever counts
+        self.read = 0  # how many tokens went through the model, for tests of the saving
 
     def logits_after(
         self, run: Run, tensors: Mapping[str, Tensor], changes: Changes, tokens: bytes, common: int, of: Any
     ) -> Tensor:
         """The logits of all tokens but the first `common`, which all examples share: (batch, token, class).
 
-        `tokens` are these first tokens, as bytes; `of` finds the logits among what the model returns. Changes of states
-        give the states of all tokens.
+        `tokens` are these first tokens, as bytes; `of` finds the logits in the model's output. Each change returns
+        the states of all tokens, of which a run takes those that it needs.
         """
         sequences = {name for name, tensor in tensors.items() if tensor.ndim > 1}
         length = next(iter(tensors.values())).shape[1]
@@ -63,7 +63,7 @@ class PrefixCache:
         return of(run(arguments, changed(common, length, examples)))
 
     def _crop(self, tokens: bytes, width: int) -> int:
-        """Keep only what was made of the same first tokens; how many of them there are."""
+        """Cut the cache to the first tokens that it shares with `tokens`; return how many these are."""
         same = common_length(self._tokens, tokens) // width
         gone = len(self._tokens) // width - same
         if gone and same:
@@ -78,7 +78,7 @@ class PrefixCache:
 
 
 def _cut(change: Callable[[Tensor], Tensor], start: int, stop: int, examples: int) -> Callable[[Tensor], Tensor]:
-    """A change that gives the states of some tokens out of those of all tokens."""
+    """A change of the states of all tokens, cut to some tokens and examples."""
     return lambda old: change(old)[:examples, start:stop]
 
 

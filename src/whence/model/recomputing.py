@@ -1,4 +1,4 @@
-"""Layers that keep nothing for the backward pass, which runs each of them again: less memory for more time."""
+"""Layers that keep no intermediate tensors: the backward pass runs each layer again. Less memory for more time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Repeats(Protocol):
 
 @contextlib.contextmanager
 def layers_run_again(subject: Subject, batch: Batch, rules: Repeats) -> Iterator[None]:
-    """While this lasts, what the layers of a model would keep for the backward pass is computed again in it."""
+    """A scope in which layers keep no intermediate tensors for the backward pass, which runs each layer again."""
     calls = subject.structure(batch).calls
     names = dict.fromkeys(site.module for sites in calls.values() for site in sites if site.module)
     outermost = [name for name in names if not any(name.startswith(f"{other}.") for other in names)]

@@ -1,4 +1,4 @@
-"""One pass over whole sequences for all of their beginnings: in a causal model, what follows a token changes nothing.
+"""One pass over whole sequences for all of their beginnings: in a causal model, no token changes earlier ones.
 
 The rows of generated text are such beginnings. The model runs once over the sequence; the logits of a row are read at
 the row's last token, and its gradients come from a backward pass of its own through the one graph.
@@ -21,14 +21,14 @@ Streams = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Running:
-    """What goes through the model for a batch."""
+    """The inputs that are run for a batch: the batch itself, or whole sequences in its place."""
 
     batch: Batch  # what the model is given: the batch itself, or the sequences that its examples are beginnings of
     states: Mapping[At, Streams] = field(default_factory=dict)  # put in place of the model's own
     rows: Shared | None = None  # the examples of the batch among the sequences; None where the batch itself is run
 
     def spread(self, tensor: Tensor) -> Tensor:
-        """What a pass recorded, first axis the sequences, as the examples of the batch have it."""
+        """A recorded tensor with a row per sequence, as a tensor with a row per example of the batch."""
         return tensor if self.rows is None else self.rows.spread(tensor)
 
 
@@ -53,9 +53,9 @@ def _reading(batch: Batch, rows: Shared, states: Mapping[At, Streams]) -> Runnin
 
 
 def _same_states(batch: Batch, of: Tensor, states: Mapping[At, Streams]) -> tuple[list[int], Tensor]:
-    """The examples that are run, and for every example the number of the one whose beginning it is, states included.
+    """The numbers of the examples to run, and for every example which of these it is a beginning of, states included.
 
-    An example joins the longest one of its sequence whose states are the same as far as the shorter one reaches.
+    An example joins the longest example of its sequence that has the same states at all tokens of the shorter one.
     """
     numbers, longest = torch.zeros_like(of), list[int]()
     left = sorted(range(len(batch)), key=lambda row: len(batch.inputs[row].features), reverse=True)
@@ -121,7 +121,7 @@ def _turns(of: list[int]) -> list[list[int]]:
 
 
 def spread_records(records: list[AttentionRecord], rows: Shared) -> None:
-    """Attention of whole sequences as the examples of the batch have it; gradients have it already."""
+    """Give attention records of whole sequences a row per example; gradients already have one."""
     for record in records:
         record.parts = [rows.spread(part) for part in record.parts]
         record.value_parts = [rows.spread(part) for part in record.value_parts]

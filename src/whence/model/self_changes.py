@@ -37,7 +37,7 @@ class Snapshot:
         ]
 
     def restore(self) -> list[Entry]:
-        """Put everything back; what had changed."""
+        """Put everything back; return the entries that had changed."""
         changed: list[Entry] = []
         for container, content in self._contents:
             changed += _restore_content(container, content)
@@ -90,7 +90,10 @@ class SelfChanges:
 
     @contextlib.contextmanager
     def undone(self, at_first: Sequence[Any] | None = None) -> Iterator[None]:
-        """A scope for one call of the model, or of a layer that begins with what `now` gave inside the model's call."""
+        """A scope for one call of the model, after which the model's changes to itself are undone.
+
+        A layer that is called alone starts with `at_first`: what `now` returned when the model called that layer.
+        """
         if not self._entries and not self._tensors:
             yield
             return
@@ -103,7 +106,7 @@ class SelfChanges:
                 self._set(saved)
 
     def now(self) -> list[Any]:
-        """What the attributes and entries that change are at this moment."""
+        """The present values of the attributes and entries that the model changes."""
         return [own.get(name, _MISSING) for own, name in self._entries]
 
     def _set(self, values: Sequence[Any]) -> None:
@@ -117,7 +120,7 @@ class SelfChanges:
 class ParameterWrites(TorchDispatchMode):
     """Sees every operation that writes to a parameter's memory, by whichever name; `restore` undoes the writes.
 
-    Version counters do not tell: they stay when a parameter is changed through `.data`. A parameter is copied just
+    Version counters do not show all writes: a change through `.data` does not count. A parameter is copied just
     before the first write, so that a model that changes none costs no memory.
     """
 
@@ -127,7 +130,7 @@ class ParameterWrites(TorchDispatchMode):
         self._by_memory: Mapping[int, list[Tensor]] = defaultdict(list)
         for _, alias, _ in self._before:
             self._by_memory[alias.untyped_storage().data_ptr()].append(alias)
-        self._copies: dict[int, tuple[Tensor, Tensor]] = {}  # by identity: what was written to, and its copy
+        self._copies: dict[int, tuple[Tensor, Tensor]] = {}  # by identity: memory, and a copy from before a write
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -145,7 +148,7 @@ class ParameterWrites(TorchDispatchMode):
                     self._copies.setdefault(id(alias), (alias, alias.clone()))
 
     def restore(self) -> set[int]:
-        """Give every parameter its memory and numbers back; the identities of those that had been changed."""
+        """Give every parameter its memory and numbers back; return the identities of the changed ones."""
         changed = set()
         for parameter, alias, version in self._before:
             exchanged = parameter.data_ptr() != alias.data_ptr()
@@ -163,7 +166,7 @@ class ParameterWrites(TorchDispatchMode):
 def _on_copies(places: list[Entry]) -> Iterator[list[Tensor]]:
     """Copies stand in for these parameters and buffers, so that their own numbers stay as they are."""
     saved = [table[name] for table, name in places]
-    by_identity = {id(tensor): _copy(tensor) for tensor in saved}  # what modules share, they share as a copy, too
+    by_identity = {id(tensor): _copy(tensor) for tensor in saved}  # a tensor that two modules share has one copy
     copies = [by_identity[id(tensor)] for tensor in saved]
     try:
         for (table, name), copy in zip(places, copies, strict=True):
@@ -180,7 +183,7 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def _restore_content(container: Any, content: Any) -> list[Entry]:
-    """Put back what a container held, in place: others may hold the container; the entries that had changed."""
+    """Restore a container in place, because other objects may hold it; return the entries that had changed."""
     if isinstance(container, dict):
         keys = [k for k in {**content, **container} if container.get(k, _MISSING) is not content.get(k, _MISSING)]
         if keys:

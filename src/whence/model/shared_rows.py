@@ -20,8 +20,8 @@ from whence.model.subject import Subject
 
 MAX_ROWS = 128  # of a batch whose size the caller does not choose
 ATTENTION_BYTES = 2**30  # of attention weights and their gradients, which every row of a batch has
-LONG = 512  # tokens, beyond which the model is only tried on its own attention path
-FEWEST = 4  # rows that are worth while to share; methods that keep no attention take longer inputs as they are
+LONG = 512  # tokens; with longer inputs the model is compared on its own attention path only
+FEWEST = 4  # rows; where memory has room for fewer, inputs are long, and methods then keep no attention at all
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ def beginnings(inputs: Sequence[Input]) -> list[list[int]]:
     """
     keys = [tokens_of(item) for item in inputs]
     groups: list[list[int]] = []
-    # In this order, whatever stands between a beginning and its whole begins alike, so neighbours tell.
+    # In descending order a beginning comes after its whole, and all inputs in between have that beginning, too. So
+    # comparing each input with the one before it finds all of them.
     for number in sorted(range(len(inputs)), key=keys.__getitem__, reverse=True):
         fixed, tokens = keys[groups[-1][-1]] if groups else (b"", b"")
         if groups and fixed == keys[number][0] and tokens.startswith(keys[number][1]):
@@ -103,11 +104,11 @@ def beginnings(inputs: Sequence[Input]) -> list[list[int]]:
 
 
 def tokens_of(item: Input) -> tuple[bytes, bytes]:
-    """What must be equal in a beginning and its whole, as a digest, and the tokens of the last stream in order."""
+    """A digest of what a beginning and its whole must have in common, and the tokens of the last stream as bytes."""
     names = stream_names(item)
     length = item.streams.count(names[-1])
     start = len(item.features) - length
-    zeroed = getattr(item, "zeroed", None)  # marks of tokens whose word embedding is put to zero
+    zeroed = getattr(item, "zeroed", None)  # marks of tokens whose word embedding is set to zero
     marks = np.zeros(len(item.features), bool) if zeroed is None else zeroed
     fixed, columns = hashlib.blake2b(repr(names).encode() + marks[:start].tobytes()), [marks[start:, None]]
     for name, array in sorted(item.tensors.items()):
@@ -118,22 +119,22 @@ def tokens_of(item: Input) -> tuple[bytes, bytes]:
     return fixed.digest(), np.hstack([column.view(np.uint8) for column in columns]).tobytes()
 
 
-# ---- what the model makes of them ------------------------------------------------------------------------------------
+# ---- whether a model reads beginnings alike --------------------------------------------------------------------------
 
 
 def found_out(subject: Subject, longest: Input, shortest: Input) -> Beginnings:
     """Whether a model reads beginnings as it reads the whole, found by running it.
 
-    It is found out once for inputs of one kind and of like lengths, because some models turn their positions by other
-    angles where a text is long.
+    The result is kept for inputs of the same kind and of similar lengths. Lengths matter because some models rotate
+    positions by other angles in long texts.
     """
     sizes = (len(shortest.features).bit_length(), len(longest.features).bit_length())
     batch = subject.batch([longest])
     discovery = subject.discovery(batch)
-    return discovery.remember(("beginnings", *sizes), lambda: _tried(subject, batch, shortest))
+    return discovery.remember(("beginnings", *sizes), lambda: _compared(subject, batch, shortest))
 
 
-def _tried(subject: Subject, whole: Batch, shortest: Input) -> Beginnings:
+def _compared(subject: Subject, whole: Batch, shortest: Input) -> Beginnings:
     """Compare the logits of a beginning, alone and padded on the right, with those of the whole at its last token."""
     alone, stream = subject.batch([shortest]), list(whole.streams)[-1]
     both = subject.batch([whole.inputs[0], shortest], side="right")
@@ -142,7 +143,7 @@ def _tried(subject: Subject, whole: Batch, shortest: Input) -> Beginnings:
         discovery = subject.discovery(whole)
         spans = all(query for query, _ in discovery.structure.connections)
         last = _reads_last(discovery.structure.deciding, discovery, whole)
-        # The eager path is where attention is recorded; a long input would fill the memory there.
+        # Attention is recorded on the eager path, where a long input would fill the memory.
         paths = (None, "eager") if whole.mask.shape[1] <= LONG else (None,)
         logits = [[subject.logits(batch, path=path) for batch in (alone, within)] for path in paths]
     except ValueError:
@@ -192,7 +193,7 @@ def common_tokens(subject: Subject, items: Sequence[Input], shortest: int, cache
     if any(fixed != keys[0][0] for fixed, _ in keys):
         return None
     width = len(keys[0][1]) // len(items[0].features)
-    least, most = min(keys)[1], max(keys)[1]  # in order, the first and the last differ first
+    least, most = min(keys)[1], max(keys)[1]  # all keys begin with what these two share
     count = min(common_length(least, most) // width, shortest - 1)
     return Common(count, least[: count * width], cache) if count >= LEAST else None
 
@@ -209,11 +210,11 @@ def beginning_changes(subject: Subject, items: Sequence[Input], most: int) -> li
     least = -(-enough_tokens(subject.device) // length)
     keys = [tokens_of(item) for item in items]
     found: list[int] = []
-    start, within = 0, list[int]()  # how many first tokens neighbours in the pass share
+    start, within = 0, list[int]()  # first input of the pass; how many first tokens its neighbours share
     for number in range(1, len(items)):
         width = len(keys[number][1]) // length
         shared = common_length(keys[number - 1][1], keys[number][1]) // width
-        shared = shared if shared >= LEAST else 0  # fewer tokens are not kept
+        shared = shared if shared >= LEAST else 0  # a cache does not keep fewer
         size = number - start
         apart = bool(within) and max(shared - min(within), max(within) - shared) > length / 8
         if size == most or (size >= least and apart):
@@ -225,7 +226,10 @@ def beginning_changes(subject: Subject, items: Sequence[Input], most: int) -> li
 
 
 def goes_on(subject: Subject, batch: Batch, logits: Callable[[Batch], Tensor]) -> bool:
-    """Whether a model goes on from the first tokens of a batch as if it had read them again: tried once by length."""
+    """Whether logits stay the same when the model reuses the keys and values of a batch's common first tokens.
+
+    This is compared once per kind of input and range of lengths.
+    """
     assert batch.common is not None
     sizes = (batch.common.count.bit_length(), batch.mask.shape[1].bit_length())
 

@@ -119,7 +119,7 @@ def _tokens(item: Input, spec: Spec) -> tuple[int, int]:
 
 
 def _row(item: Input, first: int, last: int, kind: str) -> Row:
-    """The input up to the last token of a statement, which knows that the statement is read, and its target."""
+    """The input up to the last token of a statement, marked to be read at the statement's tokens, and its target."""
     end, decoder = last + 1, "decoder_input_ids" in item.tensors
     before = item.streams.index("target") if decoder else 0  # the tokens of the encoder
     tensors = {
@@ -168,7 +168,7 @@ def _answered(subject: Subject, item: Input, text: str) -> Row:
 
 
 def _other(subject: Subject, item: Input, first: int, text: Any) -> Row:
-    """What stands before a statement, and another text in the statement's place."""
+    """The row for another text in a statement's place, after the same beginning."""
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"against= is another text in the statement's place, not {shown(text)}")
     if "decoder_input_ids" in item.tensors:

@@ -47,7 +47,7 @@ class Namer(Protocol):
 def resolve(wanted: Any, subject: Namer, item: Input | None = None) -> Target | Function:
     """What a caller wrote, as a Target: first a label, then an index, `kind(...)`, a token's text; or a function.
 
-    `item` is the input that it is about, in which words and answers are looked for.
+    `item` is the explained input, in which words and answers are looked up.
     """
     if isinstance(wanted, Target):
         _check_target(wanted)

@@ -62,7 +62,7 @@ def statement_probability(logits: Tensor, index: Tensor, against: Tensor) -> Ten
 
 
 def statement_log_odds(logits: Tensor, index: Tensor, against: Tensor) -> Tensor:
-    """log p / (1 - p), as ContextCite explains an answer; p is kept below 1 by what its type can tell from 1."""
+    """log p / (1 - p), as ContextCite explains an answer; log p is kept below 0, so that the value is finite."""
     log_p = logits.sum(-1).clamp(max=-torch.finfo(logits.dtype).tiny)
     return log_p - torch.log(-torch.expm1(log_p))
 
@@ -223,7 +223,7 @@ class Aim:
         for kind, of in dict.fromkeys((t.kind, t.of) for t in self.targets if of_logits(t)):
             own = [(t.kind, t.of) == (kind, of) for t in self.targets]
             out = self._where(own, self._class_values(kind, classes_of(logits, of), own), out)
-        for rows in self._rows_by_state().values():  # a position of one target need not exist in other examples
+        for rows in self._rows_by_state().values():  # other examples may be too short for a target's position
             target = self.targets[rows[0]]
             value = read_state(target, (states or {})[place_of(target.site)].chosen(rows))
             out = out.index_put((torch.tensor(rows, device=out.device),), value.to(out))

@@ -172,7 +172,7 @@ def _complete(
     rules: dict[str, Tensor | None],
     tapped: bool,
 ) -> None:
-    """Put together what was seen when the model was called."""
+    """Fill in `seen` from the calls, attention records and states of the pass."""
     if len(calls) != 1:
         raise RuntimeError(
             f"{subject.name} was called {len(calls)} times in the scope of a training pass; call it once, on the "

@@ -145,7 +145,7 @@ def _replaced(holder: Any, key: str | int, tensor: Tensor) -> Any:
         if isinstance(key, str):
             return args, {**kwargs, key: tensor}
         return tuple(tensor if i == key else a for i, a in enumerate(args)), kwargs
-    if isinstance(holder, dict):  # the outputs of transformers are dicts, whose attributes follow
+    if isinstance(holder, dict):  # an output of transformers is a dict; setting an entry sets the attribute too
         made = copy.copy(holder)
         made[str(key)] = tensor
         return made

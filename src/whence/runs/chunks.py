@@ -12,7 +12,7 @@ from typing import Any
 from whence.core.checksums import checksum, digest_of
 from whence.measure.datasets import Row
 
-MAX_COST = 16_384  # of a chunk, in tokens: a stop loses seconds, not minutes, also where texts are long
+MAX_COST = 16_384  # of a chunk, in tokens: so small that a stop loses seconds of work, also where texts are long
 LETTERS_PER_TOKEN = 4
 PICTURE_TOKENS = 256
 
@@ -59,12 +59,12 @@ def laid_out(rows: Iterable[Row], most: int) -> Layout:
 
 
 def _row_digest(row: Row) -> bytes:
-    """A digest of a row: what it is called and what is in it, pictures by the content of their files."""
+    """A digest of a row: its name and its content; a picture counts by the content of its file."""
     return checksum([row.id, row.error, digest_of([row.raw, row.label, row.truth])]).encode()
 
 
 def cost_of(row: Row) -> float:
-    """What a row costs, in tokens: attention makes long texts dearer than their length says."""
+    """What a row costs, in tokens: attention makes the cost of long texts grow faster than their length."""
     tokens = _tokens(row.raw)
     return tokens * (1 + tokens / 512)
 

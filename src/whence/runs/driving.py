@@ -16,21 +16,21 @@ from whence.runs.plans import Plan
 from whence.runs.shards import Facts
 from whence.runs.workers import Staged, Task, staged_failure
 
-LOOK_AHEAD = 4  # chunks per worker that are read ahead: the dearest of them is handed out first
-MAX_DEATHS = 3  # workers that one chunk may cost
+LOOK_AHEAD = 4  # chunks per worker that are read ahead; the one with the highest cost is handed out first
+MAX_DEATHS = 3  # workers that may die over one chunk
 SLOW = 4.0  # times the usual seconds per cost, after which a chunk is also given to an idle worker
-PACES = 101  # chunks that say what is usual
+PACES = 101  # how many of the last chunks the usual time is taken from
 PATIENCE = 20.0  # seconds before a chunk can count as slow
 WAIT = 0.5  # seconds between two looks at the clock
 
 
 class Stopped(ValueError):
-    """The run ended early, for a reason that is the user's to mend; what was committed stays."""
+    """The run ended early, for a reason that the user can mend; committed shards stay."""
 
 
 @dataclass
 class Progress:
-    """How far a run is."""
+    """How far a run has come."""
 
     layout: Layout
     done: set[int] = field(default_factory=set)  # chunks whose shards are committed
@@ -42,7 +42,7 @@ class Progress:
     deaths: int = 0
 
     def add(self, facts: Facts) -> None:
-        """Count a chunk that is committed. Counts are kept, not facts: a run may have a million chunks."""
+        """Count a committed chunk. Only counts are kept, because a run may have a million chunks."""
         self.done.add(facts.chunk)
         self.examples += facts.examples
         self.failed += facts.failed
@@ -74,7 +74,7 @@ class Driver:
         """`chunks` are those that are not committed yet; every worker must have the model of the `first` one."""
         self.plan, self.engine, self.folder, self.run, self.progress = plan, engine, folder, run, progress
         self._chunks, self._first, self._strict, self._report = chunks, first, strict, report
-        self._waiting: dict[int, tuple[Chunk, list[Row]]] = {}  # read, not given to a worker
+        self._waiting: dict[int, tuple[Chunk, list[Row]]] = {}  # chunks that were read and not yet given to a worker
         self._running: dict[int, _Running] = {}
         self._deaths: dict[int, int] = {}  # chunk -> workers that died over it
         self._idle: set[int] = set()
@@ -82,7 +82,7 @@ class Driver:
         self._deaths_in_a_row = 0  # of workers, since a chunk was committed
 
     def drive(self, ready: list[Ready]) -> None:
-        """Run until every chunk is committed; `ready` are the workers that are known to be."""
+        """Run until every chunk is committed; `ready` are the workers that have loaded the model."""
         for known in ready:
             self._handle(known)
         while len(self.progress.done) < len(self.progress.layout.chunks):
@@ -92,7 +92,7 @@ class Driver:
             self._report(self.progress)
 
     def _hand_out(self) -> None:
-        """Give every idle worker a chunk: the dearest of those read ahead, else one that is slow elsewhere."""
+        """Give every idle worker a chunk: the costliest that was read ahead, else one that is slow elsewhere."""
         while len(self._waiting) < LOOK_AHEAD * self.engine.workers:
             following = next(self._chunks, None)
             if following is None:
@@ -104,7 +104,7 @@ class Driver:
                 chunk, rows = self._waiting.pop(number)
                 self._running[number] = _Running(chunk, rows, {})
             else:
-                slow = self._slow(time.monotonic())
+                slow = self._overdue(time.monotonic())
                 if slow is None:
                     continue
                 number = slow
@@ -116,8 +116,8 @@ class Driver:
         self.progress.working[worker] = running.chunk
         self.engine.submit(worker, Task(self.run, running.chunk.number, running.chunk.first, running.rows))
 
-    def _slow(self, now: float) -> int | None:
-        """A chunk that one worker alone has had for far longer than others took; None where there is none."""
+    def _overdue(self, now: float) -> int | None:
+        """The number of a chunk that one worker has had for far longer than usual; None where there is none."""
         if not self._paces:
             return None
         usual = sorted(self._paces)[len(self._paces) // 2]
@@ -136,7 +136,7 @@ class Driver:
                 raise Stopped(f"worker {worker} has another model than the first one; give all workers the same files")
             self._idle.add(worker)
         elif isinstance(event, Died):
-            self._lost(worker, event.reason)
+            self._worker_died(worker, event.reason)
         else:
             self._done(event)
 
@@ -161,8 +161,8 @@ class Driver:
         self.progress.add(facts)
         self._deaths_in_a_row = 0
 
-    def _lost(self, worker: int, reason: str) -> None:
-        """A worker died: its chunk waits for another; a chunk that has cost too many is recorded as failed."""
+    def _worker_died(self, worker: int, reason: str) -> None:
+        """A worker died: its chunk waits for another worker; a chunk over which too many died is recorded as failed."""
         self.progress.deaths += 1
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row > MAX_DEATHS * (self.engine.workers + 2):

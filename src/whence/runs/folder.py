@@ -5,7 +5,7 @@
     run/staging/                          shards that are not committed yet; emptied by every run
     run/lock                              held by the process that commits
 
-Only the process that holds the lock commits, by renaming a staged shard: a chunk is there as a whole or not at all.
+Only the process that holds the lock commits, by renaming a staged shard, so that a shard is either complete or absent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Missing(ValueError):
 
 
 class _Damaged(ValueError):
-    """The manifest is not what was written."""
+    """The manifest differs from what was written."""
 
 
 class RunFolder:
@@ -51,7 +51,7 @@ class RunFolder:
 
     @contextmanager
     def held(self, wait: bool = False) -> Iterator[None]:
-        """Hold the folder alone; a folder that holds other things is refused."""
+        """A scope that holds the folder's lock; a folder that contains other files is refused."""
         ours = self.lock_file.exists() or self.manifest_file.exists()
         if self.path.is_dir() and not ours and any(self.path.iterdir()):
             raise ValueError(f"{shown(str(self))} holds other files and no run; name a new folder")
@@ -81,7 +81,7 @@ class RunFolder:
     # ---- the manifest ------------------------------------------------------------------------------------------------
 
     def manifest(self) -> dict[str, Any]:
-        """What the run is; an error in one sentence where the folder has no manifest, or a damaged one."""
+        """The manifest; a one-sentence error where the folder has none, or a damaged one."""
         if not self.path.is_dir():
             raise FileNotFoundError(f"there is no folder {shown(str(self))} of a run")
         try:
@@ -113,7 +113,7 @@ class RunFolder:
             self.write(self.manifest_file, json.dumps(sealed(manifest), indent=1, ensure_ascii=True))
 
     def _check_owner(self, run: str) -> None:
-        """Refuse a folder without a manifest whose whole shards are all of other runs: they are somebody's results."""
+        """Refuse a folder without a manifest whose intact shards are all of other runs: they are somebody's results."""
         owners = set()
         for path in self.shards.iterdir():
             with suppress(Damaged):
@@ -141,7 +141,7 @@ class RunFolder:
         staged.parent.rmdir()
 
     def committed(self, run: str) -> tuple[dict[int, tuple[Path, Facts]], list[str]]:
-        """The whole shards by chunk, and a sentence on each file that is none; of two of a chunk, the first counts."""
+        """The intact shards by chunk, and a sentence on each other file; of two shards of a chunk, the first counts."""
         found: dict[int, tuple[Path, Facts]] = {}
         damaged = []
         for path in sorted(self.shards.iterdir()) if self.shards.is_dir() else ():
@@ -155,7 +155,7 @@ class RunFolder:
         return found, damaged
 
     def set_aside(self, run: str, layout_chunks: int) -> tuple[dict[int, Facts], list[str]]:
-        """The facts of the shards that count; all other files are moved out of the way, and told."""
+        """The facts of the shards that count, and sentences on all other files, which are moved to `damaged/`."""
         found, damaged = self.committed(run)
         for number in [number for number in found if number >= layout_chunks]:
             damaged.append(f"{found.pop(number)[0].name} is of a chunk that the data does not have")
@@ -168,7 +168,7 @@ class RunFolder:
         return {number: facts for number, (_, facts) in found.items()}, damaged
 
     def files(self, chunks: int | None = None) -> list[Path]:
-        """The shards in the order of their chunks; two of one chunk, or more than so many `chunks`, are refused."""
+        """The shards in the order of their chunks; a second shard of a chunk, or one beyond `chunks`, raises."""
         found: dict[int, Path] = {}
         for path in sorted(self.shards.glob("part-*.parquet")):
             number = chunk_of(path)
@@ -185,7 +185,7 @@ class RunFolder:
 def manifest_of(
     plan: dict[str, Any], heading: dict[str, Any], *, model: str, rows: int, chunks: int, generates: bool, **facts: Any
 ) -> dict[str, Any]:
-    """The manifest of a run: `heading` is what its numbers depend on, and makes its identity."""
+    """The manifest of a run: `heading` holds all that its numbers depend on, and the run's identity is made of it."""
     return {
         "format": FORMAT,
         "identity": checksum(heading),

@@ -37,7 +37,7 @@ class Plan:
     `model` is the name of an embedded model, a folder, a hub id or "package:function" (a function without arguments
     that returns a Subject); or a Subject, which only the local engine in this process can run. `data` is what
     `evaluate` takes: a file, several, a folder, a pattern such as "data/*.parquet", a data frame, a list. The results
-    are written to `folder`; a plan that was begun there goes on.
+    are written to `folder`; a plan that was begun there is continued.
     """
 
     model: str | Path | Subject
@@ -89,7 +89,7 @@ class Plan:
         return tuple(map(str, several)) if named and all(named) else None
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON values; a model or data in memory is only named as that."""
+        """The plan as JSON values; a model or data in memory is written as "in memory"."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         values["model"] = str(self.model) if self.model_is_named else {MEMORY: getattr(self.model, "name", "")}
         values["data"] = list(self.files) if self.files is not None else {MEMORY: type(self.data).__name__}
@@ -113,7 +113,7 @@ class Plan:
         values = self.to_dict()
         if self.model_is_named and Path(str(self.model)).expanduser().is_dir():
             values["model"] = str(Path(str(self.model)).expanduser().resolve())
-        values["data"] = []  # rows are sent
+        values["data"] = []  # workers are sent the rows
         return values
 
     def questions(self) -> list[str]:
@@ -121,7 +121,7 @@ class Plan:
         return [*self.methods, *self.experiments]
 
     def heading(self, hashes: dict[str, str], data: str) -> dict[str, Any]:
-        """What the numbers depend on, in JSON values: equal for plans that give the same results.
+        """All that the numbers depend on, in JSON values: equal for plans that give the same results.
 
         `hashes` are those of the model, `data` is the digest of the rows.
         """

@@ -1,4 +1,4 @@
-"""The progress of a run on stderr: examples per second, time left, failures, and what each worker is at."""
+"""The progress of a run on stderr: examples per second, time left, failures, and what each worker is running."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY = 10.0  # seconds between two lines where stderr is no terminal
 def shown_progress(
     state: Progress, engine: Engine, folder: RunFolder, wanted: bool
 ) -> Iterator[Callable[[Progress], None]]:
-    """A scope with a function that shows the progress; what a stop leaves behind is told in any case."""
+    """A scope with a function that shows the progress. After a stop, a message says in any case what is kept."""
     try:
         if not wanted:
             yield lambda progress: None
@@ -35,7 +35,7 @@ def shown_progress(
 
 
 def sentence(state: Progress) -> str:
-    """How far a run is, in a sentence."""
+    """How far a run has come, in a sentence."""
     failed = f", {state.failed} failed" if state.failed else ""
     return f"{state.examples} of {counted(state.layout.rows, 'example')}{failed}"
 
@@ -53,7 +53,7 @@ def _left(state: Progress) -> str:
 
 
 class _Lines:
-    """A line now and then, for files and pipes."""
+    """Progress as a line every `EVERY` seconds, for files and pipes."""
 
     def __init__(self, state: Progress) -> None:
         self._told = time.monotonic()

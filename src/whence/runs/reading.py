@@ -25,7 +25,7 @@ from whence.runs.shards import Facts, check_shard, need_arrow, read_count, read_
 
 MAX_FEATURES = 12  # of each method in a summary
 LEAST_OFTEN = 2  # examples that a feature of a summary occurs in
-MAX_EXAMPLES = 20_000  # that features and metrics of a summary are taken from
+MAX_EXAMPLES = 20_000  # examples from which a summary takes features and metrics
 PAUSE = 3.0  # a gap between two shards that is so many times as long as the work on the second one is a pause
 
 
@@ -40,13 +40,13 @@ class Failure:
 
 
 class Run:
-    """The results of a run in its folder, read when they are asked for; a run that goes on grows."""
+    """The results of a run in its folder, read when they are asked for; while the run goes on, they grow."""
 
     def __init__(self, folder: str | PathLike[str]) -> None:
         need_arrow()
         self.folder = RunFolder(Path(folder))
         self.manifest = self.folder.manifest()
-        self._checked: set[Path] = set()  # shards whose bytes are those that were written
+        self._checked: set[Path] = set()  # shards whose checksum was found to be right
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}: {self.manifest['model']}, {self.manifest['rows']} rows)"
@@ -61,7 +61,7 @@ class Run:
         return self.folder.files(self.manifest["chunks"])
 
     def dataset(self) -> Any:
-        """All rows as a pyarrow Dataset, which is read bit by bit and takes filters; all shards are checked first."""
+        """All rows as a pyarrow Dataset, which is read in batches and takes filters; all shards are checked first."""
         return self._dataset(self.files())
 
     def _dataset(self, files: Sequence[Path]) -> Any:
@@ -86,7 +86,7 @@ class Run:
                 yield from batch.to_pylist()
 
     def failures(self) -> Iterator[Failure]:
-        """What has no result, and why."""
+        """The rows without a result of a method, and why."""
         failed = [path for path in self.files() if read_facts(path).failed]
         for row in self.rows(["row", "id", "method", "error"], failed):
             if row["error"] is not None:
@@ -140,7 +140,7 @@ class Run:
         )
 
     def summary(self, *, notes: tuple[str, ...] = (), running: bool | None = None) -> RunSummary:
-        """How far the run is, what it took and what failed: a RunSummary.
+        """How far the run has come, its time and its failures: a RunSummary.
 
         Features and metrics of a large run are those of `MAX_EXAMPLES` examples, and a note says so; `board` takes all.
         """
@@ -281,7 +281,7 @@ def _visible(scores: np.ndarray, generated: tuple[int, ...]) -> np.ndarray:
 
 
 def _spread(files: list[Path], examples: int) -> list[Path]:
-    """All shards, or so many of them, evenly spread, that they hold about `MAX_EXAMPLES` examples."""
+    """All shards, or evenly spread ones that hold about `MAX_EXAMPLES` examples together."""
     if examples <= MAX_EXAMPLES:
         return files
     count = max(1, round(len(files) * MAX_EXAMPLES / examples))
@@ -301,7 +301,7 @@ def _number(value: float | None) -> float:
 
 
 def _worked(facts: list[Facts]) -> float:
-    """The seconds that were worked: the time from shard to shard, without pauses between two runs."""
+    """The seconds of work: the time from shard to shard, without pauses between two runs."""
     if not facts:
         return 0.0
     ends = sorted(facts, key=lambda one: one.finished)
@@ -312,7 +312,7 @@ def _worked(facts: list[Facts]) -> float:
 
 
 def _by_reason(facts: list[Facts]) -> dict[str, int]:
-    """How many examples failed for each reason; of reasons that differ in numbers and names alone, the first stands."""
+    """How many examples failed for each reason; reasons that differ only in numbers and names count as one."""
     firsts: dict[str, str] = {}
     counts: Counter[str] = Counter()
     alike: set[str] = set()

@@ -21,7 +21,7 @@ from whence.runs.shards import need_arrow
 
 EngineName = Literal["local", "ray"]
 ENGINES = ("local", "ray")
-LONG = 60.0  # seconds of waiting for the first worker, after which that is told
+LONG = 60.0  # seconds of waiting for the first worker, after which a message says so
 
 
 def run_plan(
@@ -42,7 +42,7 @@ def run_plan(
     with ExitStack() as scope:
         scope.enter_context(folder.held(wait))
         folder.clear_staging()
-        scope.callback(folder.clear_staging)  # after the engine's end: until then workers stage what they are at
+        scope.callback(folder.clear_staging)  # only after the engine's end: until then workers may stage chunks
         started = _engine(plan, folder, engine, workers, threads, address)
         scope.callback(started.close)
         layout = laid_out(stream(plan.data, plan.limit), plan.chunk)
@@ -122,7 +122,7 @@ def _first_ready(engine: Engine) -> list[Ready]:
 
 
 def _begin(plan: Plan, folder: RunFolder, layout: Layout, ready: Ready, engine: str) -> str:
-    """Write the manifest, or find that this run was begun here; the run's identity."""
+    """Write the manifest, or find that this run was begun here; return the run's identity."""
     heading = plan.heading(ready.hashes, layout.digest)
     manifest = manifest_of(
         plan.to_dict(),
@@ -142,7 +142,7 @@ def _begin(plan: Plan, folder: RunFolder, layout: Layout, ready: Ready, engine: 
 
 
 def _resumed(folder: RunFolder, identity: str, layout: Layout) -> tuple[Progress, list[str]]:
-    """How far earlier runs came, and sentences on the files that are no shards of the run."""
+    """The progress of earlier runs, and sentences on the files that are no shards of this run."""
     state = Progress(layout)
     found, damaged = folder.set_aside(identity, len(layout.chunks))
     for facts in found.values():
@@ -152,7 +152,7 @@ def _resumed(folder: RunFolder, identity: str, layout: Layout) -> tuple[Progress
 
 
 def _note_end(folder: RunFolder, damaged: list[str]) -> None:
-    """Keep the summary of what is there, for reports that read nothing else."""
+    """Write a summary of the committed shards, for reports that read nothing else."""
     Run(folder.path).summary(notes=tuple(f"Run again: {sentence}." for sentence in damaged), running=False).save(
         folder.summary_file
     )

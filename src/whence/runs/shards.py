@@ -25,7 +25,7 @@ _NAME = re.compile(rf"part-(\d{{8,}})-([0-9a-f]{{{LETTERS}}})\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a shard says of itself."""
+    """What a shard's metadata says of it."""
 
     run: str  # the identity of the run
     chunk: int
@@ -42,7 +42,7 @@ class Facts:
 
 
 class Damaged(ValueError):
-    """A shard that is not what was written, in one sentence."""
+    """Raised for a shard whose content differs from what was written; the message is one sentence."""
 
 
 def schema(generates: bool) -> Any:
@@ -58,7 +58,7 @@ def schema(generates: bool) -> Any:
             ("row", pa.int64()),  # number of the example in the data set
             ("id", text),  # its name: the column id, or file and row
             ("method", text),  # spec of a method, or of an experiment of an audit
-            ("experiment", pa.bool_()),  # whether it is one
+            ("experiment", pa.bool_()),  # whether the row is of an experiment
             ("token", pa.int32()),  # of an experiment: which generated token; null elsewhere
             ("input", text),  # the text; other inputs as JSON, pictures by their file
             ("label", text),
@@ -94,7 +94,7 @@ def need_arrow() -> None:
 
 
 def write_shard(table: Any, facts: Facts, staging: Path) -> Path:
-    """Write a shard beside the others, not yet among them; its name is final but for the folder."""
+    """Write a shard into the staging folder, under the file name that it keeps when it is committed."""
     import pyarrow.parquet
 
     table = table.replace_schema_metadata({METADATA: json.dumps(asdict(facts)).encode()})
@@ -102,8 +102,8 @@ def write_shard(table: Any, facts: Facts, staging: Path) -> Path:
     with draft.open("wb") as file:
         pyarrow.parquet.write_table(table, file, compression="zstd")
         file.flush()
-        os.fsync(file.fileno())  # a name that survives a power cut must not outlive its content
-    # Two workers may compute one chunk; each keeps its own staged file, so that none is taken away under the other.
+        os.fsync(file.fileno())  # after a power cut, no file may have its name without its content
+    # Two workers may compute one chunk; each keeps its own staged file, so that neither removes the other's.
     folder = staging / uuid.uuid4().hex
     folder.mkdir()
     staged = folder / f"part-{facts.chunk:08d}-{file_checksum(draft)[:LETTERS]}.parquet"
@@ -112,7 +112,7 @@ def write_shard(table: Any, facts: Facts, staging: Path) -> Path:
 
 
 def read_facts(path: Path) -> Facts:
-    """What a shard says of itself; the rows are not read."""
+    """The facts in a shard's metadata; the rows are not read."""
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -135,7 +135,7 @@ def read_count(path: Path) -> int:
 
 
 def check_shard(path: Path, run: str) -> Facts:
-    """What a shard says of itself, after its bytes, its run and its chunk were compared with its name."""
+    """The facts in a shard's metadata, after comparing its bytes and chunk with its name, and its run with `run`."""
     named = _NAME.fullmatch(path.name)
     if named is None:
         raise Damaged(f"{path.name} is no name of a shard")

@@ -35,7 +35,7 @@ def verified(
     _check_settings(run, known)
     model: Any = subject if subject is not None else loaded(known) if known.model_is_named else known.model
     numbers = sorted(np.random.default_rng(seed).permutation(sorted(found))[:chunks].tolist())
-    reasons = _differing(run, known, layout.digest, model, [found[number][1] for number in numbers], threads)
+    reasons = _changed_since(run, known, layout.digest, model, [found[number][1] for number in numbers], threads)
     if len(layout.chunks) != run.manifest["chunks"] or "the data is another" in reasons:
         numbers = []  # nothing to compare with: the rows are not those of the run
     differences: list[float] = []
@@ -64,10 +64,10 @@ def _check_settings(run: Run, plan: Plan) -> None:
         raise ValueError(f"the run was made with another plan than the one given: {differing}; give the run's own")
 
 
-def _differing(
+def _changed_since(
     run: Run, plan: Plan, data: str, model: Subject, facts: Sequence[Facts], threads: int | None
 ) -> list[str]:
-    """What is not as it was when the run was made, in words."""
+    """What differs from when the run was made (data, model, threads, versions), in words."""
     import torch
 
     from whence.model.identity import model_hashes

@@ -33,7 +33,7 @@ from whence.runs.shards import schema
 
 @dataclass(eq=False)
 class ChunkResult:
-    """The rows of a shard, and what they took."""
+    """The rows of a shard, and the seconds that they took."""
 
     table: Any  # pyarrow
     failures: dict[int, str]  # number of a row -> why at least one method failed on it
@@ -203,7 +203,7 @@ def _records(plan: Plan, case: _Case, generates: bool, seconds: Mapping[str, flo
     found = []
     for method in plan.methods:
         a = case.error or case.found[method]
-        own = {"error": _told(plan, a)} if isinstance(a, str) else _explanation(plan, a, case, method)
+        own = {"error": _public_reason(plan, a)} if isinstance(a, str) else _explanation(plan, a, case, method)
         found.append({**common, "method": method, "experiment": False, "seconds": seconds[method], **own})
         if not isinstance(a, str) and generates and len(a.axes) == 1:  # the next token alone is one row
             for name in ("scores", "target", "output", "base", "residual"):
@@ -212,14 +212,14 @@ def _records(plan: Plan, case: _Case, generates: bool, seconds: Mapping[str, flo
     for number, spec in enumerate(plan.experiments):
         facts = {**common, "method": spec, "experiment": True, "seconds": seconds[spec]}
         if isinstance(audits, str):
-            found.append({**facts, "error": _told(plan, audits)})
+            found.append({**facts, "error": _public_reason(plan, audits)})
         else:
             found += [{**facts, **_experiment(plan, row, number, place)} for place, row in enumerate(audits)]
     return found
 
 
-def _told(plan: Plan, reason: str) -> str:
-    """A reason; one that may quote a confidential input is left out."""
+def _public_reason(plan: Plan, reason: str) -> str:
+    """A reason, or a placeholder where the plan keeps inputs out: the reason may quote one."""
     return reason if plan.inputs else "failed; the reason may quote the input and is left out"
 
 
@@ -290,6 +290,6 @@ def as_text(raw: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """What stands in JSON for a value that it cannot hold."""
+    """The text that stands in JSON for a value that JSON cannot hold."""
     shape = getattr(value, "shape", None) or getattr(value, "size", None)
     return str(value) if isinstance(value, Path) else f"{type(value).__name__} of {shape}"

@@ -33,7 +33,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Staged:
-    """A chunk that was run: its shard waits to be taken over."""
+    """A chunk that was run: its shard waits to be committed."""
 
     path: str
     facts: Facts
@@ -85,7 +85,7 @@ class Worker:
 
 
 def staged_failure(plan: Plan, task: Task, reason: str, generates: bool, staging: Path) -> Staged:
-    """A chunk that no worker survives: every row is recorded with that reason."""
+    """Stage a chunk that no worker survives: every row is recorded as failed for `reason`."""
     from whence.runs.work import failed_chunk
 
     table = failed_chunk(plan, task.rows, reason, generates)

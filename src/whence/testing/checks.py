@@ -198,7 +198,7 @@ def residual(trial: Trial) -> None:
         sums, sizes = _sums(a)
         expected = np.atleast_1d(a.output) - np.atleast_1d(a.base) - sums
         gap = np.abs(np.atleast_1d(a.residual) - expected)
-        # tolerance for the same numbers added up in another order
+        # the same numbers may be added up in another order
         if not (gap <= 1e-6 * (sizes + np.abs(np.atleast_1d(a.output)))).all():
             raise CheckFailed(
                 f"input {number}: the residual {a.residual} is stored, but output - base - sum is {expected}"

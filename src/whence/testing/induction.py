@@ -4,9 +4,9 @@ A prompt alternates words of two kinds, `the river Norway Rome that road Norway`
 the model goes on with the word after its first occurrence, `Rome`. Every weight is written down here, so what the
 model looks at is known at any length: the earlier occurrence of the last word, and the word after it.
 
-- Layer 0: a head attends to the word before (rotary positions make its score peak there) and notes which it was. Only
-  at the first place is that the word itself; the feed-forward part finds this out, and makes one entry of that
-  place's state massive. The norms that follow then make everything else there small, its value vectors too.
+- Layer 0: a head attends to the word before (rotary positions make its score peak there) and copies what it was. The
+  first place has no word before and copies itself; the feed-forward part detects this, and makes one entry of that
+  place's state massive. Later norms then make all other entries there small, and its value vectors too.
 - One layer in the middle: a head looks for the place whose word before was the last word, and copies the word there.
 - All other heads give their attention to the first place, whatever word stands there, and take from it the same small
   vector, which adds the same amount to every logit: it decides nothing, and most of every logit comes from it.
@@ -42,14 +42,14 @@ UNKNOWN, PADDING = "<unk>", "<pad>"
 WORDS = (PADDING, UNKNOWN, *KEYS, *VALUES, *FIRST_FILLERS, *SECOND_FILLERS)
 
 WIDTH, HEAD, HEADS, KEY_HEADS = 96, 64, 4, 2
-THETA = 1e9  # of the rotary positions: the first dozen frequencies tell places apart, the last 17 hardly turn
+THETA = 1e9  # base of the rotary positions: the first dozen frequencies tell places apart, the last 17 hardly rotate
 # Entries of a state: a constant, the massive one, what the sink writes, the kind of the word and of the word before.
 CONSTANT, MASSIVE, BIAS, KIND, KIND_BEFORE = 0, 1, 2, 3, 6
 KEY, KEY_BEFORE, VALUE, COPIED, FILLER, NOISE = 9, 25, 41, 57, 73, 89
-SIZE = 2.0  # of the entry that tells which word it is; the constant and the kind are 1
+SIZE = 2.0  # size of the entry that says which word it is; entries of the constant and the kind have size 1
 MASSIVE_SIZE = 300.0
-SINK_SCORE, MATCH_SCORE = 7.5, 10.5  # of the first place for every query, and of the place that is looked for
-BIAS_SIZE = 2.5  # what all layers together take from the sink
+SINK_SCORE, MATCH_SCORE = 7.5, 10.5  # attention scores: of the first place for every query, and of the matching place
+BIAS_SIZE = 2.5  # the bias that all layers together copy from the sink
 
 
 def subject(layers: int = 30, *, sink: bool = True, longest: int = 2048) -> whence.Subject:
@@ -123,7 +123,7 @@ def model(layers: int = 30, *, sink: bool = True, longest: int = 2048) -> Any:
         made.model.embed_tokens.weight.copy_(_embeddings())
         _note_word_before(made.model.layers[0])
         for number in range(1, layers):
-            bias = BIAS_SIZE * (number - 1) / (layers - 1)  # what was taken from the sink before this layer
+            bias = BIAS_SIZE * (number - 1) / (layers - 1)  # what earlier layers copied from the sink
             _attend_to_first(made.model.layers[number], bias, layers, number if sink else 0)
         if sink:
             _mark_first(made.model.layers[0])
@@ -177,7 +177,7 @@ def _note_word_before(layer: Any) -> None:
 
 
 def _mark_first(layer: Any) -> None:
-    """A word of the same kind as the word before is the first one: its massive entry is set."""
+    """Set the massive entry of a word of the same kind as the word before it: only the first word, which is its own."""
     feed, gain = layer.mlp, 14.0
     for kind in range(3):
         feed.gate_proj.weight[kind, [KIND + kind, KIND_BEFORE + kind]] = gain
@@ -190,7 +190,7 @@ def _attend_to_first(layer: Any, bias: float, layers: int, number: int) -> None:
     """Every head gives the first place a score of SINK_SCORE, and takes its share of the bias from it.
 
     With `number` 0 there is no sink and all places have a score of 0. Value vectors of ordinary words are noise, of
-    which almost nothing is written.
+    which the output projection writes almost nothing.
     """
     attention = layer.self_attn
     generator = torch.Generator().manual_seed(number)

@@ -1,7 +1,7 @@
 """How well a method finds the features that are planted in the embedded models, for tests and benchmarks.
 
-Scores count by their size. Special tokens, and the query that ends a prompt of `recall`, are left out. Words and
-regions of `shapes`, and the rows of generated text, are measured separately and averaged.
+The sizes of scores are judged, without their signs. Special tokens, and the query that ends a prompt of `recall`, are
+left out. Words and regions of `shapes`, and the rows of generated text, are measured separately and averaged.
 """
 
 from __future__ import annotations

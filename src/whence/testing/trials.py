@@ -25,8 +25,8 @@ from whence.model.subject import Subject
 # effect of a mistake. Models in float64 often compute their softmax in float32.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 HALF = 5e-2  # bfloat16 has three digits, float16 four
-LEAST = 0.05  # of the output: a smaller absolute sum of scores may be rounding, and is not used as their scale
-COMPLETE = 1e-3  # of the sum of absolute scores, where a method has no `tolerance` option of its own
+LEAST = 0.05  # share of the output: a smaller absolute sum of scores may be rounding, and is not used as their scale
+COMPLETE = 1e-3  # share of the sum of absolute scores, for methods without an option `tolerance`
 FUSED = 1e-5  # difference of fused from eager attention, as a share of the logits' scale
 TORCH = 1e-6  # the same for plain torch modules, which have no eager path to be bit-equal to
 
@@ -52,7 +52,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """What the checks of one method on one subject found."""
+    """The results of the checks of one method on one subject."""
 
     method: str
     subject: str

@@ -12,11 +12,11 @@ from whence.views.text import strength
 Colour = tuple[int, int, int]
 
 FOR, AGAINST = (38, 110, 214), (208, 48, 48)  # blue and red: told apart with every common colour blindness
-GREY = (90, 90, 90)  # a weak score on a terminal: readable on dark and light, and never louder than a strong one
+GREY = (90, 90, 90)  # a weak score on a terminal: readable on dark and light, never more striking than a strong one
 OPACITY = 0.65  # of the strongest score on a page: its colour shows, and dark or light text stays readable on it
-WEIGHTS = ((255, 255, 255), FOR, (10, 30, 90))  # of an attention map, from 0 to the largest weight
-# Of scores without a sign over a picture, from weak to strong: lightness rises evenly from purple to yellow, so that
-# their order shows with every colour blindness and in print without colours.
+WEIGHTS = ((255, 255, 255), FOR, (10, 30, 90))  # colours of an attention map, from 0 to the largest weight
+# Colours of scores without a sign over a picture, from weak to strong: lightness rises evenly from purple to yellow, so
+# that their order shows with every colour blindness and in print without colours.
 HEAT = (
     *((70, 33, 172), (117, 40, 174), (162, 47, 165), (204, 56, 141), (239, 75, 103)),
     *((255, 113, 62), (253, 155, 54), (255, 189, 37), (247, 225, 25)),

@@ -25,7 +25,8 @@ from whence.views.content.run_summary import method_times
 from whence.views.content.sensitivity import rows as sensitivity_rows
 
 FEATURE = ("feature", "stream", "special", "score")
-GENERATED = ("row", "target", "visible")  # of generated text: the number of the row, its target, whether it could see
+# Columns of generated text: the row's number, its target, whether the row could see the feature.
+GENERATED = ("row", "target", "visible")
 
 
 @display.table.register(Attribution)
@@ -94,7 +95,7 @@ def sensitivity(s: Sensitivity) -> Table:
 
 @display.table.register(Maximisation)
 def maximisation(m: Maximisation) -> Table:
-    """A row per unit; texts that were made stand in it, pictures do not."""
+    """A row per unit; made texts are in it, pictures are not."""
     columns = ("unit", "start", "free", "real", "best example", "made")
     best = [None] * len(m.targets) if m.excited is None else m.excited[:, 0].tolist()
     made = [one if isinstance(one, str) else None for one in m.made]
@@ -198,7 +199,7 @@ def run_summary(r: RunSummary) -> Table:
 
 
 def _mean(board: Scoreboard | None, method: str, metric: str) -> float:
-    """The mean of a metric; NaN for what is not on the board, as an experiment of an audit."""
+    """The mean of a metric; NaN for names that are not on the board, such as experiments of an audit."""
     return board.score(method, metric).value if board is not None and method in board.methods else float("nan")
 
 

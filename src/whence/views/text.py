@@ -50,7 +50,7 @@ def largest(scores: np.ndarray) -> float:
 
 
 def strength(value: float, scale: float) -> float:
-    """|score| as a share of the scale, between 0 and 1; 0 for what is not finite."""
+    """|score| as a share of the scale, between 0 and 1; 0 for scores that are not finite."""
     return min(abs(value) / scale, 1.0) if scale and math.isfinite(value) else 0.0
 
 

@@ -44,14 +44,14 @@ KINDS = {
 }
 STATIC = {"app.css": "text/css; charset=utf-8", "app.js": "text/javascript; charset=utf-8"}
 ASSETS = {"style.css": "text/css; charset=utf-8", "whence.js": "text/javascript; charset=utf-8"}
-HEARTBEAT = 10.0  # seconds after which a silent stream of events says that it is still there
+HEARTBEAT = 10.0  # seconds without an event after which a stream sends a sign of life
 _drawing = threading.Lock()  # matplotlib draws for one thread at a time
 
 Name = Annotated[str, InPath(max_length=100)]
 
 
 class Server:
-    """What the routes share."""
+    """The objects that the routes share: models, pictures, jobs, the worker."""
 
     def __init__(self, catalogue: Catalogue, limits: Limits) -> None:
         self.catalogue, self.limits = catalogue, limits
@@ -76,7 +76,7 @@ class Server:
             self.worker.cancel_unseen()
 
     def state_of(self, job: Job) -> JobState:
-        """A job as the API tells of it."""
+        """The state of a job as the API returns it."""
         endings = display.endings(job.results[0]) if job.results else ()
         return JobState(
             job=job.id,
@@ -252,7 +252,7 @@ def _add_jobs(app: FastAPI, server: Server) -> None:
 
     @app.get("/api/jobs/{job}", tags=["jobs"])
     def state(job: Name) -> JobState:
-        """How far a job is."""
+        """How far a job has come."""
         return server.state_of(worker.get(job))
 
     @app.get("/api/jobs/{job}/events", tags=["jobs"], response_class=StreamingResponse)
@@ -261,7 +261,7 @@ def _add_jobs(app: FastAPI, server: Server) -> None:
 
         When the last watcher goes away before the end, the job is cancelled.
         """
-        return StreamingResponse(_told(worker.get(job), worker), media_type="text/event-stream")
+        return StreamingResponse(_event_stream(worker.get(job), worker), media_type="text/event-stream")
 
     @app.delete("/api/jobs/{job}", tags=["jobs"])
     def cancel(job: Name) -> JobState:
@@ -287,7 +287,7 @@ def _add_jobs(app: FastAPI, server: Server) -> None:
         return worker.load
 
 
-async def _told(job: Job, worker: Worker) -> AsyncIterator[bytes]:
+async def _event_stream(job: Job, worker: Worker) -> AsyncIterator[bytes]:
     """The events of a job as they come; the job is cancelled when its last watcher has gone."""
     happened, leave = job.watch()
     told = 0

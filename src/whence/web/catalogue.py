@@ -16,8 +16,8 @@ from whence.zoo import Example
 if TYPE_CHECKING:
     from whence.model.subject import Subject
 
-EXAMPLES = 8  # of every embedded model
-SEED = 17  # that examples are drawn with
+EXAMPLES = 8  # examples of every embedded model
+SEED = 17  # seed of these examples
 _LOADING = threading.RLock()  # libraries are imported and models read by one thread of the process at a time
 
 
@@ -33,7 +33,7 @@ class Catalogue:
         self.names = (*self.folders, *(name for name in zoo.names() if name not in self.folders))
         self._subjects: dict[str, Subject] = {}
         self._examples: dict[str, list[Example]] = {}
-        self._drawing = threading.Lock()  # of examples, which need no library and must not wait for one
+        self._drawing = threading.Lock()  # held while examples are drawn; drawing must not wait for `_LOADING`
 
     def check(self, name: str) -> str:
         """The name, where it is in the catalogue."""
@@ -68,7 +68,7 @@ class Catalogue:
             return self._examples[name]
 
     def summary(self, name: str) -> dict[str, Any]:
-        """What is known of a model without reading its weights."""
+        """The facts about a model that need no weights."""
         if self.check(name) in self.folders:
             return {"name": name, "embedded": False, "what": "a model of your own", "task": None, "family": None}
         card = zoo.card(name)
@@ -98,7 +98,7 @@ class Catalogue:
         }
 
     def _chats(self, name: str) -> bool:
-        """Whether a model has a chat template, by which it reads messages; none of those that ship has one."""
+        """Whether a model has a chat template, by which it reads messages; embedded models have none."""
         processor = self.subject(name).processor if name in self.folders else None
         several = (processor, getattr(processor, "tokenizer", None))
         return any(getattr(one, "chat_template", None) is not None for one in several)

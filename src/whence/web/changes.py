@@ -31,7 +31,7 @@ def changes(now: Job, before: Job) -> dict[str, Any]:
 
 
 def side_by_side(before: Attribution, now: Attribution) -> list[dict[str, Any]]:
-    """The tokens of both inputs in order, each with its score before and now; None where it was not there."""
+    """The tokens of both inputs in order, each with its score before and now; None in a run without the token."""
     rows: list[dict[str, Any]] = []
 
     def add(source: Attribution, place: int, old: float | None, new: float | None) -> None:

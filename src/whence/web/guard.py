@@ -1,7 +1,7 @@
-"""What every request must pass before any route sees it, and the headers of every answer.
+"""The checks of every request before any route sees it, and the headers of every answer.
 
-A page of another site can make a browser send requests here: by its own address (Origin tells), or by a name that it
-lets point to this machine (Host tells).
+A page of another site can make a browser send requests to this server: from its own address, which the header Origin
+shows, or by a host name that the site points to this machine, which the header Host shows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-DRAINING = 2.0  # seconds for the rest of a request that is refused
+DRAINING = 2.0  # seconds for which the rest of a refused request is read
 SAFE = ("GET", "HEAD", "OPTIONS")
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -38,7 +38,7 @@ HEADERS = {
 
 
 class Refused(HTTPException):
-    """A request that goes no further: the status of the answer and its sentence."""
+    """A refused request: the status of the answer and its sentence."""
 
 
 class Guard:
@@ -69,7 +69,7 @@ class Guard:
             await respond({"type": "http.response.body", "body": body})
 
     async def _drained(self, receive: Receive) -> None:
-        """Let the rest of a refused request pass by: a connection closed before that would lose the answer as well."""
+        """Read and drop the rest of a refused request; closing the connection earlier would lose the answer, too."""
         size, more = 0, True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAINING):
@@ -100,12 +100,12 @@ class Guard:
         return Refused(413, f"a request may have {self._limits.body:,} bytes, and this one has more; send less")
 
     def _counted(self, receive: Receive) -> Receive:
-        """Receive a body that is neither larger nor slower than allowed, whatever its headers say."""
+        """`receive` with limits: a body that is too large or too slow is refused, whatever its headers say."""
         size, ended = 0, False
 
         async def counted() -> Message:
             nonlocal size, ended
-            if ended:  # what comes now is that the client has gone, for which one may wait long
+            if ended:  # the next message is that the client has gone, which may take long
                 return await receive()
             try:
                 message = await asyncio.wait_for(receive(), self._limits.reading)
@@ -121,7 +121,7 @@ class Guard:
 
 
 def _is_address(name: str) -> bool:
-    """Whether a host is the number of a machine, which no name server can turn elsewhere."""
+    """Whether a host is an IP address, which no name server can point elsewhere."""
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a request says, as raw inputs: texts stay texts, pictures are bytes that were sent or examples, never files."""
+"""Requests as raw inputs: texts stay texts; pictures are uploads or examples, and never files of this machine."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from whence.web.catalogue import Catalogue
 from whence.web.limits import Limits
 from whence.zoo.planted_data import truth
 
-FORMS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # of pictures; others have decoders that are rarely looked at
+FORMS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # formats of pictures; the decoders of other formats are less tested
 
 
 class Gone(LookupError):
-    """What was asked for was there and is not kept any more, or never was."""
+    """Raised for a job or picture that is not kept any more, or never existed."""
 
 
 class TooLarge(ValueError):
-    """A request asks for more than the server allows."""
+    """Raised where a request asks for more than the server allows."""
 
 
 class Pictures:

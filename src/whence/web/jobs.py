@@ -1,4 +1,4 @@
-"""Jobs: what is known of each, the bounded queue in which they wait, and the one thread that does their work."""
+"""Jobs: the state of each, the bounded queue in which they wait, and the one thread that does their work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from whence.web.limits import Limits
 
 LOG = logging.getLogger("whence.web")
 FORESEEN = (ValueError, TypeError, OSError, ImportError, LookupError)  # errors that are sentences for the user
-PAUSE = 1.0  # seconds before libraries are imported, which slows down whatever is answered meanwhile: the page first
+PAUSE = 1.0  # seconds before libraries are imported: importing slows down answers, and the page comes first
 ENDED = ("done", "cancelled", "failed")
 
 
@@ -34,7 +34,7 @@ class TooMany(RuntimeError):
 
 @dataclass(eq=False)
 class Job:
-    """One piece of work: what was asked for, how far it is, and what came of it."""
+    """One piece of work: what was asked for, its state and events, and its results."""
 
     kind: str  # "explain", "attention" or "measure"
     asked: Any
@@ -56,7 +56,7 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the job has ended, so that no more events come."""
         return self.state in ENDED
 
     @property
@@ -81,7 +81,7 @@ class Job:
             wake()
 
     def watch(self) -> tuple[asyncio.Event, Callable[[], None]]:
-        """An event of the running loop that is set when something happens, and what ends the watching."""
+        """An asyncio event that is set when the job has news, and a function that ends the watching."""
         loop, happened = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -221,7 +221,7 @@ class Worker:
             del self._jobs[oldest.id]
 
     def _prepared(self) -> None:
-        """Prepare, after the page had a moment to be sent; what cannot be prepared is said by the job that needs it."""
+        """Prepare after `PAUSE`, or once a job waits. Errors are only logged: jobs that need what failed raise them."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._waiting) or self._stopping, PAUSE)
         if self._prepare is None or self._stopping:

@@ -1,4 +1,4 @@
-"""What a request may ask for at most."""
+"""The most that a request may ask for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """The bounds of the server: each is refused with a sentence that names it."""
+    """The bounds of the server; a request beyond one is refused with a sentence that names the bound."""
 
     body: int = 16 * 2**20  # bytes of one request
     letters: int = 20_000  # of one part of a text

@@ -1,4 +1,4 @@
-"""Runs over data sets in the app: a list of those that the server was given, and a page of each that follows it."""
+"""Runs over data sets in the app: a list of the runs that the server was given, and a live page of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from whence.core.run_summaries import RunSummary
 from whence.core.wording import shown
 from whence.web.inputs import Gone
 
-AGAIN = 10  # seconds after which the page of a run that goes on is fetched again
+AGAIN = 10  # seconds after which the page of an unfinished run is fetched again
 Name = Annotated[str, InPath(max_length=100)]
 
 
@@ -29,7 +29,7 @@ class Runs:
         self._known: dict[str, tuple[Any, RunSummary]] = {}
 
     def summary(self, name: str) -> RunSummary:
-        """How far a run is; read anew only where shards were added since, or it began or ended."""
+        """The summary of a run; read again only if shards were added since, or the run began or ended."""
         from whence.runs.reading import load_run
 
         if name not in self.folders:
@@ -57,7 +57,7 @@ def add_runs(app: FastAPI, runs: Runs) -> None:
 
     @app.get("/api/runs", tags=["runs"])
     def listed() -> list[dict[str, Any]]:
-        """The runs that the server was given: how far they are."""
+        """The runs that the server was given, and how far each has come."""
         found = ((name, runs.summary(name)) for name in runs.folders)
         return [{"run": name, "state": s.state, "done": s.done, "examples": s.examples} for name, s in found]
 
@@ -83,7 +83,7 @@ def _link(name: str) -> str:
 
 
 def _page(title: str, content: str, again: bool = False) -> HTMLResponse:
-    """A page of the app; a run that goes on is looked at again and again."""
+    """A page of the app; `again` makes the browser reload it every `AGAIN` seconds."""
     refresh = f'<meta http-equiv="refresh" content="{AGAIN}">' if again else ""
     return HTMLResponse(
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>{refresh}'

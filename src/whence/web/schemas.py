@@ -1,4 +1,4 @@
-"""What requests hold and answers give, as the OpenAPI description shows it."""
+"""The bodies of requests and answers, as the OpenAPI description shows them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Start(BaseModel):
 
 
 class Metric(BaseModel):
-    """What to measure all explanations of a job by."""
+    """The metric by which all explanations of a job are measured."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -49,7 +49,7 @@ class Metric(BaseModel):
 
 
 class Error(BaseModel):
-    """What every refused request is answered with."""
+    """The answer to every refused request."""
 
     error: str = Field(description="One sentence: what was expected, what came, what to do.")
 
@@ -63,7 +63,7 @@ class Picture(BaseModel):
 
 
 class JobState(BaseModel):
-    """How far a job is, and what came of it so far."""
+    """How far a job has come, and its results so far."""
 
     job: str
     kind: str

@@ -15,7 +15,7 @@ from whence.web.app import create
 from whence.web.catalogue import Catalogue
 from whence.web.limits import Limits
 
-TRIED = 20  # ports after the usual one, where that is taken
+TRIED = 20  # how many ports after the usual one are tried if that is taken
 
 
 def folders_by_name(models: Sequence[Path]) -> dict[str, Path]:

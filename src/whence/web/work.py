@@ -1,4 +1,4 @@
-"""What a job does: explain method by method, show attention, or measure explanations that were made before."""
+"""The work of jobs: explain method by method, show attention, or measure explanations of an earlier job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from whence.web.limits import Limits
 if TYPE_CHECKING:
     from whence.model.subject import Subject
 
-LIKELIEST = 5  # classes or tokens of a prediction that are told
+LIKELIEST = 5  # classes or tokens of a prediction that are sent
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Desk:
         kinds[job.kind](job)
 
     def prepare(self) -> None:
-        """Import the libraries and read the first model, so that the first job need not."""
+        """Import the libraries and read the first model, so that the first job need not do that."""
         self.catalogue.methods()
         self.catalogue.subject(self.catalogue.names[0])
 
@@ -78,7 +78,7 @@ class Desk:
                 raise ValueError(f"{record.name} does not work on {model}, a {task} model; choose another method")
 
     def _encoded(self, job: Job) -> tuple[Subject, Input]:
-        """The model and the input of a job; what is known of the input is told."""
+        """The model and the input of a job; events tell what is known of the input."""
         asked: Explain = job.asked
         parts, truth = raw_input(asked.input, self.catalogue, self.pictures, self.limits)
         subject = self.catalogue.subject(asked.input.model)
@@ -187,7 +187,7 @@ def grid(item: Input) -> dict[str, Any] | None:
 
 
 def facts(found: Attribution, result: int, seconds: float, truth: list[Any] | None) -> dict[str, Any]:
-    """What is told of an explanation before its page is asked for."""
+    """The facts of an explanation that its event carries, before a page asks for the fragment."""
     rows = found.target if isinstance(found.target, tuple) else ()
     return {
         "result": result,
@@ -201,7 +201,7 @@ def facts(found: Attribution, result: int, seconds: float, truth: list[Any] | No
 
 
 def agreement(found: Attribution, truth: np.ndarray) -> dict[str, Any] | None:
-    """How many of the deciding features stand among the largest scores, of which there are as many."""
+    """How many of the k deciding features are among the k largest scores."""
     if truth.shape != found.scores.shape:
         return None
     sizes = np.abs(found.scores) if found.signed else found.scores

@@ -18,7 +18,7 @@ MONTHS = (
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 FIRST, LAST = date(1000, 1, 1), date(2999, 12, 31)
 
-# Only forms that can be read in one way: the month is a name, or the year comes first, or dots say that the day does.
+# Only unambiguous forms: the month is a name, or the year comes first, or dots show that the day comes first.
 # Days before months with slashes or dashes, and years of two digits, are left out.
 FORMS = (
     "{d} {month} {year}", "{d} {mon} {year}", "{dd} {mon} {year}", "{d}-{mon}-{year}", "{dd}-{mon}-{year}",
@@ -73,7 +73,7 @@ def _fields(rng: np.random.Generator, day: date) -> dict[str, str]:
 def _filled_in(form: str, fields: dict[str, str]) -> tuple[str, dict[str, Span]]:
     """The form with its fields filled in, and the span of each field, by the first letter of its name.
 
-    Year, month and day are so found as y, m and d, in whichever of their spellings the form has them.
+    The spans of year, month and day are therefore keyed y, m and d, however the form spells them.
     """
     text, spans = "", {}
     for literal, field, _, _ in Formatter().parse(form):

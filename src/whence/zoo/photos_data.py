@@ -1,4 +1,4 @@
-"""Drawn pictures of things that `photos` knows: the photos that it was trained on may not ship, these may."""
+"""Drawn pictures of things that `photos` knows. Its training photos may not be shipped; drawings may."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Sentences whose label one planted cue word decides: negative or positive, and a negator right before it flips it.
 
-A negator at any other place does nothing, nor does any other word.
+Negators at other places and all other words have no effect on the label.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ ANSWERS = (*COLOURS, *SHAPES, *SIZES)
 GRID, CELL = 4, 16  # cells in a row and in a column, and pixels in a row and in a column of a cell
 BACKGROUND = 210.0  # the mean grey behind the shapes
 
-# The properties that a question asks for, by how it calls the shape: by its kind ("the circle") or its colour ("the red
-# one"). Size is asked for in both ways, so that the way of calling a shape does not give away what is asked for.
+# How a question names the shape -> the properties that it may ask for. It names the shape by its kind ("the circle") or
+# its colour ("the red one"). Both may ask for the size, so that the naming does not give away what is asked for.
 ASKED = {"shape": ("colour", "size"), "colour": ("shape", "size")}
 QUESTIONS = (
     "what {asked} is {it} ?",

@@ -63,8 +63,8 @@ def draw(chosen: Mapping[str, Sequence[str]], rng: np.random.Generator) -> tuple
     cover = _covers(chosen["shape"], x, y, rng)
     pattern = _scaled_down(_patterns(chosen["texture"], x, y, rng) * cover)[..., None]
     cover = _scaled_down(cover)
-    # the two tones of a texture lie around the colour, and a plain shape has one tone between them: the mean colour of
-    # a shape says nothing about its texture
+    # The two tones of a texture lie around the colour, and a plain shape has one tone between them. So the mean colour
+    # of a shape says nothing about its texture.
     colour = np.array([_PALETTE[name] for name in chosen["colour"]], np.float32).reshape(n, 1, 1, 3)
     colour = colour + _uniform(rng, -20, 20, (n, 1, 1, 3))
     contrast = _uniform(rng, 55, 85, (n, 1, 1, 1)) * rng.choice(np.array([-1, 1], np.float32), (n, 1, 1, 1))

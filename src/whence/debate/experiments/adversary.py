@@ -17,7 +17,7 @@ from whence.debate.places import Heads, Layers, Place, Rows
 from whence.debate.scenes import Scene, Values
 from whence.debate.verdicts import Conclusion, Evidence, graded, too_few
 
-NEAR, FAR = 0.15, 0.5  # of ln 2: up to, and from which, the grade is clear
+NEAR, FAR = 0.15, 0.5  # shares of ln 2; up to NEAR, and from FAR on, the grade is clear
 
 
 def _far(evidence: Evidence, options: dict[str, Any]) -> Conclusion:
@@ -61,9 +61,9 @@ def adversary(
     Adam (amsgrad) maximises JSD(a', a) - penalty * ReLU(TVD - epsilon) + JSD among the restarts, over the logarithms of
     the weights, from log uniform + 3 N(0, 1); restarts run as one batch. Unlike in the public code, the output must be
     within `epsilon` for a candidate to count (there .05 in place of .01), and candidates of all steps count, not only
-    of the last. What is found counts once the whole model, run again with these weights, agrees; the own attention,
-    at a divergence of 0, is always a candidate. Every head and row has weights of its own; distances are means over
-    them.
+    of the last. A candidate counts only if a run of the whole model with its weights confirms the output; the model's
+    own attention, at a divergence of 0, is always a candidate. Every head and row has weights of its own; distances are
+    means over them.
     """
 
     def measure(place: Place) -> dict[str, float]:
@@ -83,7 +83,7 @@ def adversary(
 
 @dataclass(eq=False)
 class Search:
-    """A search under way; `best` holds of every restart the weights furthest from the own that keep the output."""
+    """A search; `best` holds, for each restart, the weights furthest from the model's own that keep the output."""
 
     scene: Scene
     place: Place
@@ -102,7 +102,7 @@ class Search:
         self.furthest = torch.zeros(self.restarts, dtype=torch.double, device=device)
 
     def weights(self) -> list[Tensor]:
-        """The weights that the logarithms stand for: free keys share what they had together, others keep theirs."""
+        """The weights that the logarithms stand for: free keys divide their total weight anew, others keep theirs."""
         found = []
         for block, logs in zip(self.place.blocks, self.logs, strict=True):
             shares = logs.masked_fill(~block.free, -1e30).softmax(-1)
@@ -110,7 +110,7 @@ class Search:
         return found
 
     def run(self, steps: int, rate: float, penalty: float) -> None:
-        """Take the steps of the search; where the last one leads counts, too."""
+        """Take the steps of the search; the weights after the last step are candidates, too."""
         optimizer = torch.optim.Adam(self.logs, lr=rate, amsgrad=True)
         for step in range(steps + 1):
             with torch.enable_grad():
@@ -136,7 +136,7 @@ class Search:
         return torch.stack(found).mean()
 
     def _note(self, weights: list[Tensor], change: Tensor, divergence: Tensor) -> None:
-        """Keep the weights of restarts that are further away than before and keep the output."""
+        """Store as `best` weights of restarts that keep the output and are further away than the best so far."""
         better = (change <= self.epsilon) & (divergence > self.furthest)
         self.furthest = torch.where(better, divergence, self.furthest)
         marks = better[:, None, None, None]

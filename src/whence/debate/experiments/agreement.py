@@ -1,4 +1,4 @@
-"""Agreement of attention with other explanations, beside the agreement of those with each other."""
+"""Agreement of attention with other explanations, compared with the agreement of those among themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whence.debate.scenes import Scene, Values
 from whence.debate.verdicts import Conclusion, Evidence, graded, too_few
 from whence.model.masked_inputs import Way
 
-LOW, HIGH = 0.3, 0.8  # of the ceiling: up to, and from which, the grade is clear
+LOW, HIGH = 0.3, 0.8  # shares of the ceiling; up to LOW, and from HIGH on, the grade is clear
 LEAST_CEILING = 0.2  # below, the other explanations do not agree among themselves
 LEVEL = 0.05
 PAIRS = ("attention, gradient", "attention, left out", "gradient, left out")

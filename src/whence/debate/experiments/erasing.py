@@ -14,8 +14,8 @@ from whence.debate.places import Heads, Layers, Place, Rows
 from whence.debate.scenes import Scene, Values
 from whence.debate.verdicts import Conclusion, Evidence, graded, too_few
 
-NOTHING = 1e-6  # Jensen-Shannon divergence in nats: what is below is no effect
-HARDLY = 2e-4  # below, the output hardly moves: as much as by a total variation of 0.02 at most
+NOTHING = 1e-6  # Jensen-Shannon divergence in nats; a smaller one counts as no effect
+HARDLY = 2e-4  # nats; below, the output hardly moves: its total variation is 0.02 at most
 RARELY, MOSTLY = 0.6, 0.85  # share of examples on which the highest weight has the greater effect
 LITTLE, NEARLY = 0.3, 0.8  # of the way from random to the best ranking
 CLOSE = 0.03  # fractions removed that differ by less are alike
@@ -138,8 +138,8 @@ def removal(
     """The share of the weights that must be removed in the order of a ranking until the decision changes.
 
     Rankings: random (mean over `draws`), attention, gradient (dp/da of what the model decides, with its sign),
-    attention x gradient, and the scores of any `methods`. Weights that are left are scaled up. "removed" is not defined
-    where the decision never changes, which "never" counts; "removed, never as all" takes the whole for these.
+    attention x gradient, and the scores of any `methods`. The remaining weights are scaled up. "removed" is not defined
+    where the decision never changes; "never" counts these cases, and "removed, never as all" takes 1 for them.
     """
 
     def measure(place: Place) -> dict[str, float]:

@@ -14,7 +14,7 @@ from whence.debate.places import Heads, Layers, Place, Rows
 from whence.debate.scenes import Scene, Values
 from whence.debate.verdicts import Conclusion, Evidence, graded, too_few
 
-LITTLE, MUCH = 0.02, 0.1  # change of the output, total variation: up to, and from which, the grade is clear
+LITTLE, MUCH = 0.02, 0.1  # total variation of the output; up to LITTLE, and from MUCH on, the grade is clear
 LEVEL = 0.05  # of significance
 
 
@@ -55,9 +55,10 @@ def permutation(
     """The weights exchanged at random among the tokens: how far the output moves, beside the greatest weight.
 
     The change is the total variation between outputs, half the sum of |dp| (the public code of a later paper halves it
-    again), its median over `permutations`. All heads that are edited together exchange alike. "p" tells whether the own
-    output stands out: the rank of its distance from the mean of all outputs, own and permuted, among those of the
-    permuted ones. If the tokens' values are exchangeable, p <= .05 on at most 5 % of the examples.
+    again), its median over `permutations`. All heads that are edited together are exchanged alike. "p" tells whether
+    the model's own output stands out: it is the rank of its distance from the mean of all outputs, own and permuted,
+    among the distances of the permuted ones. If the tokens' values are exchangeable, p <= .05 on at most 5 % of the
+    examples.
     """
 
     def measure(place: Place) -> dict[str, float]:

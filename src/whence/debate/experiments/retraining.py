@@ -31,10 +31,10 @@ from whence.debate.scenes import Undefined
 from whence.debate.verdicts import Conclusion, Evidence, graded, too_few
 
 PAPER = "arXiv:1908.04626"
-NEAR, FAR = 0.15, 0.5  # divergence as a share of ln 2: up to, and from which, the grade is clear
-COPIED = 0.1  # change of the outputs of a model that only copies them, up to which it has learned to
-LITTLE, MUCH = 0.02, 0.1  # loss of right decisions
-ROOM = 0.05  # right decisions between equal weights and the model, below which a guide has nothing to show
+NEAR, FAR = 0.15, 0.5  # divergence as a share of ln 2; up to NEAR, and from FAR on, the grade is clear
+COPIED = 0.1  # a model that only copies has learned to if its outputs change by at most this
+LITTLE, MUCH = 0.02, 0.1  # share of right decisions that is lost; thresholds of the grade
+ROOM = 0.05  # if the model's attention adds less accuracy to equal weights, guides show nothing
 FROZEN = (
     "Only the last blocks and what follows them start anew, unless fresh=None: what earlier layers put into the tokens "
     "stays.",
@@ -51,7 +51,7 @@ def _distances(first: list[Seen], second: list[Seen]) -> tuple[np.ndarray, np.nd
 
 
 def _values(numbers: dict[str, np.ndarray]) -> list[dict[str, dict[str, float]]]:
-    """Numbers (example,) by name as values of every example; what is defined nowhere is left out."""
+    """Numbers (example,) by name as values of every example; undefined numbers are left out."""
     kept = {name: own for name, own in numbers.items() if not np.isnan(own).all()}
     count = len(next(iter(numbers.values())))
     return [{"": {name: float(own[n]) for name, own in kept.items()}} for n in range(count)]
@@ -191,7 +191,7 @@ def _moved(evidence: Evidence, options: dict[str, Any]) -> Conclusion:
             "steps.",
         )
     furthest = max(evidence.mean(f"divergence, lambda {pull:g}") for pull in options["pulls"])
-    if furthest <= NEAR * math.log(2):  # attention that was never moved says nothing about what moving it costs
+    if furthest <= NEAR * math.log(2):  # no model moved its attention, so the cost of moving it is unknown
         return Conclusion(
             "cannot tell",
             f"No lambda moved attention further than {furthest:.2g} (at most {math.log(2):.2f}), whatever it cost the "
@@ -228,9 +228,9 @@ def trained_adversary(
     """Train the last part to copy the outputs and attend elsewhere: the curve of change and divergence over `pulls`.
 
     The loss of an instance is TVD(y, y_own) - lambda * JSD(a, a_own), or KL(a | a_own) as in the paper, whose lambdas
-    are then smaller, since KL has no bound. A model with lambda 0 is always trained: it only copies, and tells how well
-    that can be done. The finding is about the furthest attention of those models whose outputs change by at most
-    `epsilon` more than its outputs do, the mean total variation.
+    are then smaller, since KL has no bound. A model with lambda 0 is always trained: it only copies, and shows how well
+    the outputs can be copied. The finding is about the furthest attention of those models whose outputs change by at
+    most `epsilon` more than its outputs do, the mean total variation.
     """
     course = Course(layers, heads, fresh, steps, rate, batch)
     own = training.seen(training.subject, course, training.audited)

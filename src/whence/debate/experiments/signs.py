@@ -12,7 +12,7 @@ from whence.debate.scenes import Scene, Values
 from whence.debate.verdicts import Conclusion, Evidence, graded, too_few
 from whence.model.masked_inputs import Way
 
-FEW, MANY = 0.3, 0.8  # violations as a share of those by chance: up to, and from which, the grade is clear
+FEW, MANY = 0.3, 0.8  # violations as a share of those by chance; up to FEW, and from MANY on, the grade is clear
 LEAST_CHANCE = 0.05  # below, hardly any feature speaks against the decision, so hardly any ranking can be wrong
 ROUNDING = 1e-6  # an effect on p below this has no sign
 

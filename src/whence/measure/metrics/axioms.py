@@ -153,7 +153,7 @@ def _values_with_flips(case: Case, coalitions: np.ndarray, mask: Way) -> Generat
 
 
 def _rounding(subject: Subject, values: np.ndarray) -> float:
-    """The largest difference that may be rounding; models in float64 often use float32 in places."""
+    """The largest difference that counts as rounding; models in float64 may compute in float32 in places."""
     return 10 * max(torch.finfo(subject.dtype).eps, torch.finfo(torch.float32).eps) * float(np.abs(values).max())
 
 
@@ -180,7 +180,7 @@ def _check_same(subject: Subject, other: Subject, case: Case, tolerance: float) 
     keep = np.ones((4, len(case.scores)), bool)
     keep[:, case.free] = _coalitions(case, 2)
     inputs = list(masked(subject, case.item, keep))
-    logit = Target("logit", 0)  # of any class: the logits alone are looked at
+    logit = Target("logit", 0)  # a target is required; only the logits are compared
     one = MaskedRuns(subject).answers([case.item], [inputs], subject.aim([logit]))[0].logits
     try:
         two = MaskedRuns(other).answers([case.item], [inputs], other.aim([logit]))[0].logits

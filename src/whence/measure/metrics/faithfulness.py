@@ -5,8 +5,8 @@ best, so `mask` is an option of every metric and part of every report. Features 
 that the seed and the input decide: scores that are all equal are a random explanation, not one from left to right.
 Special tokens stay, unless a metric has an option `special` that hides them too.
 
-Metrics that watch p of the target's class watch the target's own value where the target names no class, as a function
-does.
+Metrics of p, the probability of the target's class, take the target's own value where the target names no class, as a
+function does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Count = Annotated[int, Between(1, 1_000_000)]  # of features
 Part = Annotated[float, Between(0, 1, without_least=True)]
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
 SHOWN, HIDDEN = "share of features shown", "share of features hidden"
-CHANCE = "p of the target's class"  # on the axis of a curve; of a target that names no class, its value is drawn
+CHANCE = "p of the target's class"  # axis of a curve; `evaluation` writes "the target" where no class is named
 
 
 @metric(better="higher", paper="arXiv:2202.07304", axes=(f"{SHOWN}, highest score first", CHANCE))
@@ -38,8 +38,8 @@ def auac(subject: Subject, case: Case, *, steps: Steps = 10, mask: Way = "unknow
     """Area under the activation curve: everything hidden, then revealed from the highest signed score to the lowest.
 
     p of the target's class at shares 0, 1/steps, ... 1 of all positions, [CLS] and its like among them as in the paper
-    (`special=False` keeps those); a share is rounded up to whole features. To measure the true class, explain it. A
-    target that names no class, as a function, is watched itself.
+    (`special=False` keeps those); a share is rounded up to whole features. To measure the true class, explain it.
+    Where a target names no class, as a function does, its own value takes the place of p.
     """
     keep = _shares(case, case.scores, steps, special)
     answers = yield Ask(keep, mask, special)
@@ -62,7 +62,7 @@ def au_mse(subject: Subject, case: Case, *, steps: Steps = 10, mask: Way = "unkn
 def aupc(subject: Subject, case: Case, *, steps: Steps = 10, mask: Way = "unknown", special: bool = True) -> Metric:
     """The pruning curve of `au_mse`, with p of the target's class in place of the squared change.
 
-    A target that names no class is watched itself.
+    Where a target names no class, its own value takes the place of p.
     """
     answers = yield Ask(~_shares(case, -np.abs(case.scores), steps, special), mask, special)
     return Curve(answers.probabilities)
@@ -72,7 +72,8 @@ def aupc(subject: Subject, case: Case, *, steps: Steps = 10, mask: Way = "unknow
 def insertion(subject: Subject, case: Case, *, steps: Steps | None = None, mask: Way = "auto") -> Metric:
     """Everything hidden, then shown from the highest score on: area under p of the target's class.
 
-    One feature at a time, or in so many equal `steps`. A target that names no class is watched itself.
+    Features come one at a time, or in `steps` equal groups.
+    Where a target names no class, its own value takes the place of p.
     """
     answers = yield Ask(_one_by_one(case, case.scores, steps), mask)
     return Curve(answers.probabilities)
@@ -82,7 +83,7 @@ def insertion(subject: Subject, case: Case, *, steps: Steps | None = None, mask:
 def deletion(subject: Subject, case: Case, *, steps: Steps | None = None, mask: Way = "auto") -> Metric:
     """Features are hidden from the highest score on: area under p of the target's class.
 
-    A target that names no class is watched itself.
+    Where a target names no class, its own value takes the place of p.
     """
     answers = yield Ask(_one_by_one(case, -case.scores, steps)[::-1], mask)
     return Curve(answers.probabilities)
@@ -100,7 +101,8 @@ def comprehensiveness(
     """What p of the target's class loses without the top features: the mean over shares of them (ERASER).
 
     Shares of 1, 5, 10, 20 and 50 % unless `bins` says otherwise, rounded up to whole features; `divide="bins+1"` is the
-    paper's mean, which counts the empty share too. A target that names no class is watched itself.
+    paper's mean, which counts the empty share too.
+    Where a target names no class, its own value takes the place of p.
     """
     drops = yield from _drops_by_share(case, bins, mask, keep_top=False)
     return float(drops.sum() / (len(drops) + (divide == "bins+1")))
@@ -117,7 +119,8 @@ def sufficiency(
 ) -> Metric:
     """What p of the target's class loses when only the top features stay: the mean over shares of them (ERASER).
 
-    `bins` and `divide` are as in `comprehensiveness`. A target that names no class is watched itself.
+    `bins` and `divide` are as in `comprehensiveness`.
+    Where a target names no class, its own value takes the place of p.
     """
     drops = yield from _drops_by_share(case, bins, mask, keep_top=True)
     return float(drops.sum() / (len(drops) + (divide == "bins+1")))
@@ -127,8 +130,8 @@ def sufficiency(
 def soft_comprehensiveness(subject: Subject, case: Case, *, draws: Draws = 16, mask: Way = "zero") -> Metric:
     """Features are hidden at random, each with the probability of its score scaled to [0, 1]: the mean loss of p.
 
-    Normalised by what hiding everything costs (Soft-NC); whole tokens are hidden. A target that names no class is
-    watched itself.
+    Normalised by what hiding everything costs (Soft-NC); whole tokens are hidden.
+    Where a target names no class, its own value takes the place of p.
     """
     soft, none = yield from _soft_losses(case, draws, mask, hide=True)
     return float(soft / none) if none > 0 else float("nan")
@@ -138,7 +141,7 @@ def soft_comprehensiveness(subject: Subject, case: Case, *, draws: Draws = 16, m
 def soft_sufficiency(subject: Subject, case: Case, *, draws: Draws = 16, mask: Way = "zero") -> Metric:
     """Features are kept at random, each with the probability of its score scaled to [0, 1] (Soft-NS).
 
-    A target that names no class is watched itself.
+    Where a target names no class, its own value takes the place of p.
     """
     soft, none = yield from _soft_losses(case, draws, mask, hide=False)
     return float((none - soft) / none) if none > 0 else float("nan")
@@ -214,10 +217,10 @@ def sign_agreement(
     """The share of what hiding each feature alone does to the target for which its score has the right sign.
 
     sum w_i [sgn(s_i) = sgn(d_i)] / sum w_i, d_i = f(x) - f(x without i): a feature counts by its effect, w_i = |d_i|,
-    or with by="score" by its score, w_i = |s_i|; without `weighed` all features count alike. `top` looks only at the
-    features that count most, so many of them: `top=1, by="score"` asks of the strongest score alone whether it violates
-    the effect. A feature without an effect beyond rounding does not count; a score of 0 is wrong. Not a number for
-    scores without a sign, and where nothing counts. It never judges leave_one_out, whose scores are these effects.
+    or with by="score" by its score, w_i = |s_i|; without `weighed` all features count alike. `top` takes only that many
+    features, those that count most: `top=1, by="score"` asks whether the strongest score alone has the wrong sign. A
+    feature without an effect beyond rounding does not count; a score of 0 is wrong. Not a number for scores without a
+    sign, and where nothing counts. It never judges leave_one_out, whose scores are these effects.
     """
     if case.residual is None:
         return float("nan")
@@ -237,8 +240,8 @@ def sign_agreement(
 def rft(subject: Subject, case: Case, *, mask: Way = "unknown") -> Metric:
     """Ranked faithful truthfulness: the sum of sgn(w_t) D_t / rank_t, D_t being what p loses with feature t hidden.
 
-    Rank 1 is the largest |w|; equal ones share the largest rank among them. A weight of 0 counts -|D_t|. A
-    target that names no class is watched itself.
+    Rank 1 is the largest |w|; equal ones share the largest rank among them. A weight of 0 counts -|D_t|.
+    Where a target names no class, its own value takes the place of p.
     """
     drops = yield from _drops_one_by_one(case, mask, probability=True)
     return ranked_truthfulness(case.scores[case.free], drops)
@@ -269,7 +272,7 @@ def _shares(case: Case, scores: np.ndarray, steps: int, special: bool) -> np.nda
 
 
 def _one_by_one(case: Case, scores: np.ndarray, steps: int | None) -> np.ndarray:
-    """The features shown when they come one at a time, or in so many equal steps: (step, feature)."""
+    """The features shown when they come one at a time, or in `steps` equal steps: (step, feature)."""
     count = max(1, len(case.free))
     return _shares(case, scores, count if steps is None else min(steps, count), special=False)
 
@@ -289,7 +292,7 @@ def _drops_by_share(
         row[order[:count]] = keep_top
     streams = np.array(case.item.streams)
     if mask == "delete" and not all(keep[:, streams == stream].any(1).all() for stream in set(case.item.streams)):
-        return np.full(len(counts), np.nan)  # a stream would be left empty
+        return np.full(len(counts), np.nan)  # deleting would leave a stream without tokens
     p = (yield Ask(keep, mask)).probabilities
     return p[0] - p[1:]
 

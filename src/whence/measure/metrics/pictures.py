@@ -36,16 +36,15 @@ def localisation(
     "pointing": whether the highest pixel lies in the region, or within `tolerance` pixels of it (the original has 15 of
     224); equal pixels count in proportion. "energy": the share of the map's sum that lies in the region
     (arXiv:1910.01279). "iou": intersection over union of the region and the pixels that reach `threshold` x the map's
-    maximum; "mean" and "best" are over the thresholds 0.05, 0.1, ... 0.95, and the best one is known only to who knows
-    the region. "box_iou": the same of two boxes, around the largest connected part of those pixels and around the
-    region (arXiv:2001.07437). These three count a score below 0 as 0; with base="lowest" they count from the lowest
+    maximum; "mean" and "best" are over the thresholds 0.05, 0.1, ... 0.95, and the best threshold can be chosen only if
+    the region is known. "box_iou": the same of two boxes, around the largest connected part of those pixels and around
+    the region (arXiv:2001.07437). These three count a score below 0 as 0; with base="lowest" they count from the lowest
     pixel, as public code does that scales maps to [0, 1]. A map that is the same everywhere has the share of the
     picture that the region covers, for pointing, energy and iou alike: chance, which a board notes below its table.
-
     "pixel_accuracy" and "miou" take the pixels above the map's mean as the region that was found; "miou" is the mean
     over the region and the remaining pixels. "map": average precision of the map, scaled to [0, 1], for the region
-    together with that of its complement for the other pixels. Values are of one picture; published pixel accuracies and
-    mIoUs add up the pixels of all pictures.
+    together with that of its complement for the other pixels. The value is that of one picture; published pixel
+    accuracies and mIoUs add up the pixels of all pictures.
     """
     if case.region is None:
         raise Unknown(
@@ -64,7 +63,7 @@ def localisation(
     if measure == "map":
         span = np.ptp(pixels)
         scaled = (pixels - pixels.min()) / span if span > 0 else np.full(pixels.shape, 0.5)
-        scaled = scaled.round(6)  # so that x and 1 - (1 - x) are equal in every digit
+        scaled = scaled.round(6)  # removes rounding, so that equal scores stay equal in 1 - x
         return average_precision(np.stack([(1 - scaled).round(6), scaled]).ravel(), np.stack([~region, region]).ravel())
     found = pixels > pixels.mean()
     if measure == "pixel_accuracy":
@@ -89,7 +88,7 @@ def _iou(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _largest_part(marks: np.ndarray) -> np.ndarray:
-    """Of marked pixels, the largest set that hangs together, also over corners."""
+    """The largest connected set of marked pixels; pixels that touch at a corner are connected."""
     numbers, _ = label(marks, np.ones((3, 3)))
     return np.asarray(numbers == np.bincount(numbers[marks]).argmax())
 

@@ -1,4 +1,4 @@
-"""Robustness: whether explanations stay under small shifts and change with the weights; the method is run again."""
+"""Robustness: whether explanations stay the same under small shifts of the input, and change with the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine offers to the loop that hands out chunks, and what it tells it."""
+"""The protocol of engines, and the events that an engine reports to the loop that hands out chunks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """A worker cannot load the model or stage a chunk, and says why; trying again would not help."""
+    """A worker cannot load the model or stage a chunk, for the `reason` given; trying again would not help."""
 
     worker: int
     reason: str
@@ -36,7 +36,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Died:
-    """A worker is gone, and with it the chunk that it had; the engine has begun another in its place."""
+    """A worker died, and the chunk that it ran is lost; the engine has started another worker in its place."""
 
     worker: int
     reason: str
@@ -46,7 +46,7 @@ Event = Ready | Done | Failed | Died
 
 
 class Engine(Protocol):
-    """Workers, by their numbers from 0; each takes one chunk at a time, after it was ready."""
+    """Workers, numbered from 0; each takes one chunk at a time, once it has reported `Ready`."""
 
     name: str  # in words: "local", "local, 2 processes", "ray, 2 workers"
     workers: int
@@ -55,7 +55,7 @@ class Engine(Protocol):
         """Give a chunk to a worker that has none."""
 
     def wait(self, seconds: float) -> list[Event]:
-        """What happened since the last call; waits for something to happen, but not longer than this."""
+        """The events since the last call; waits for one, but no longer than `seconds`."""
 
     def close(self) -> None:
         """End all workers."""

@@ -15,7 +15,7 @@ from whence.runs.engines.events import Died, Done, Event, Failed, Ready
 from whence.runs.plans import Plan
 from whence.runs.workers import Task, Worker
 
-GRACE = 5.0  # seconds that a process has to end by itself
+GRACE = 5.0  # seconds that a process has to end by itself before it is killed
 
 
 @dataclass
@@ -58,7 +58,7 @@ class ProcessEngine:
         try:
             self._processes[worker].pipe.send(task)
         except OSError:
-            return  # the process has died, which `wait` sees and tells
+            return  # the process has died, and `wait` reports that
 
     def wait(self, seconds: float) -> list[Event]:
         pipes = {one.pipe: number for number, one in enumerate(self._processes)}
@@ -72,7 +72,7 @@ class ProcessEngine:
         return events
 
     def _replaced(self, number: int) -> Died:
-        """A process that is gone, and another in its place."""
+        """Start another process in place of one that died, and return the event."""
         gone = self._processes[number]
         gone.process.join(GRACE)
         gone.pipe.close()
@@ -91,7 +91,7 @@ class ProcessEngine:
 
 
 def _serve(pipe: Connection, number: int, plan: dict[str, Any], staging: str, threads: int) -> None:
-    """What a process does: load the model, then run chunks until the pipe closes, because its starter has gone."""
+    """The work of a process: load the model, then run chunks until the pipe closes because the parent has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the one that hands out chunks decides
     try:
         worker = Worker(Plan.from_dict(plan), Path(staging), f"process {number}", threads)

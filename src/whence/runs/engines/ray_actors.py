@@ -17,7 +17,7 @@ OBJECT_STORE = 256 * 2**20  # bytes of a cluster that is started here: rows and 
 
 
 class RayEngine:
-    """Workers are Ray actors, which Ray begins anew when they die; tables stay with them and are staged as files."""
+    """Workers are Ray actors, which Ray restarts when they die; they stage tables as files and send none."""
 
     def __init__(self, plan: Plan, staging: Path, workers: int, threads: int | None, address: str | None) -> None:
         display.need("ray", "ray", "--engine ray")
@@ -48,14 +48,14 @@ class RayEngine:
         return [self._event(reference) for reference in finished]
 
     def _event(self, reference: Any) -> Event:
-        """What a finished call of an actor says."""
+        """The event that a finished call of an actor stands for."""
         worker = self._asked.pop(reference)
         try:
             event: Event = self._ray.get(reference)
             return event
         except self._ray.exceptions.RayTaskError as error:
             return Failed(worker, in_one_line(error))
-        except self._ray.exceptions.RayError as error:  # of the actor, its node, its memory or the store of objects
+        except self._ray.exceptions.RayError as error:  # raised for the actor, its node, its memory or the object store
             self._asked[self._actors[worker].ready.remote()] = worker  # Ray begins the actor again
             return Died(worker, f"its actor ended: {in_one_line(error)}")
 
@@ -67,10 +67,10 @@ class RayEngine:
 
 
 class _Actor:
-    """A worker in a process of Ray's; errors are told as events, because Ray would wrap them in pages of text.
+    """A worker in a process of Ray's; errors become events, because Ray would wrap them in pages of text.
 
-    The model is loaded by the first call, not when the actor begins: a process that ends over it fails that call, where
-    Ray would begin the actor again and again without a word.
+    The model is loaded by the first call, not when the actor begins: if loading kills the process, that call
+    fails, whereas Ray would silently restart an actor that dies when it begins.
     """
 
     def __init__(self, number: int, plan: dict[str, Any], staging: str, threads: int) -> None:
@@ -103,7 +103,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _connect(ray: Any, processors: int, address: str | None) -> None:
-    """Join the cluster at an address, or start one with so many processors, there or not, on this machine."""
+    """Join the cluster at an address, or start one on this machine that claims to have `processors` processors."""
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     if address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported that the user did not ask for

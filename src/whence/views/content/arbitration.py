@@ -30,7 +30,7 @@ def verdict(found: Arbitration) -> str:
 
 
 def reading(found: Arbitration) -> str:
-    """What was chosen, what ties with it, and what metrics that did not choose say."""
+    """The choice, the candidates that tie with it, and its values by metrics that did not choose."""
     first, *rest = groups(found)
     said = [verdict(found)]
     others = [name for name in first.names if name != found.spec]
@@ -54,8 +54,8 @@ class Group:
     rank: int
     names: tuple[str, ...]
     mean: float
-    interval: tuple[float, float] | None  # of the first of them
-    p: tuple[float, ...]  # of each: the paired test against the best; NaN where nothing can be told
+    interval: tuple[float, float] | None  # of the group's first candidate
+    p: tuple[float, ...]  # p of each candidate against the best, paired; NaN where the test is not defined
 
 
 def groups(found: Arbitration) -> list[Group]:

@@ -14,12 +14,12 @@ from whence.views.content.attribution import Facts
 from whence.views.content.picture import Overlay, check_look, overlays
 from whence.views.text import largest, number, printable, weight
 
-NAMED_ELSEWHERE = 6  # keys beside the picture that are named
+NAMED_ELSEWHERE = 6  # how many keys outside the picture are named
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Where the weight of a map lies, as shares of all of it; None where a share means nothing."""
+    """Where the weight of a map lies, as shares of its sum; None for a share that has no meaning there."""
 
     special: float | None  # on special tokens
     first: float | None  # on the first key
@@ -47,7 +47,7 @@ def shares(maps: AttentionMaps, streams: tuple[str, str], matrix: np.ndarray) ->
 def parts_of(maps: AttentionMaps) -> list[str]:
     """The part of the input that every feature belongs to: a sentence of a pair, the picture, the continuation.
 
-    A special token goes with the part before it, the first one with the part behind it.
+    A special token belongs to the part before it; the first one to the part after it.
     """
     x = maps.input
     of_text = [part or ("" if stream != "image" else stream) for part, stream in zip(x.parts, x.streams, strict=True)]
@@ -60,8 +60,8 @@ def parts_of(maps: AttentionMaps) -> list[str]:
 
 
 def lead(selection: AttentionSelection) -> str:
-    """What a page shows and how it is read, in plain words."""
-    names, total = row_names(selection), "less than 1" if _lost(selection) else "1"
+    """What a page shows and how to read it, in plain words."""
+    names, total = row_names(selection), "less than 1" if _most_to_sink(selection) else "1"
     if selection.over_picture:
         looking = "all queries look, on average" if selection.query is None else f"{names[selection.query]} looks"
         what = (
@@ -162,7 +162,7 @@ def facts(selection: AttentionSelection) -> Facts:
     if len(selection.panels) == 1 and selection.over_picture:
         found += [("elsewhere", _elsewhere(selection))]
     found += [("streams", _streams_text(selection)), ("scale", f"largest weight {number(scale(selection))}")]
-    if lost := _lost(selection):
+    if lost := _most_to_sink(selection):
         found.append(("sink", f"rows sum to less than 1: up to {lost:.2f} went to a learned sink"))
     if closed := ignored_words(selection.maps.input):
         found.append(("ignored", f"{', '.join(closed)}: attention to this is closed in every layer"))
@@ -170,8 +170,8 @@ def facts(selection: AttentionSelection) -> Facts:
     return [(label, printable(text)) for label, text in found if text]
 
 
-def _lost(selection: AttentionSelection) -> float:
-    """The most that a query gives to no key, but to a learned sink; 0 where rows sum to 1 but for rounding."""
+def _most_to_sink(selection: AttentionSelection) -> float:
+    """The largest share that a query gives to a learned sink instead of a key; 0 where rows sum to 1 up to rounding."""
     lost = max(float((1 - selection.matrix(panel).sum(-1)).max()) for panel in selection.panels)
     return lost if lost > 1e-2 else 0.0
 

@@ -60,7 +60,7 @@ def of_row(value: Any, row: int | None) -> Any:
 
 
 def explained_name(a: Attribution) -> str:
-    """What the scores are of, in a title: the name of the target, or how many tokens were generated."""
+    """The explained thing, for a title: the name of the target, or the number of generated tokens."""
     targets = row_targets(a)
     if a.scores.ndim == 2:
         return f"{counted(len(targets), 'generated token')}"
@@ -95,21 +95,21 @@ def _scale_text(a: Attribution, scores: np.ndarray) -> str:
 
 
 def colour_scale(a: Attribution, scores: np.ndarray | None = None, among: Sequence[int] | None = None) -> float:
-    """The largest finite |score| of what is no attention sink, which has the full colour; of all where it is 0."""
+    """The |score| with the full colour: the largest finite one without attention sinks; if that is 0, the largest."""
     scores = a.scores if scores is None else scores
     indices = np.arange(len(a.features)) if among is None else np.asarray(among, dtype=int)
     return largest(scores[..., indices[~a.sinks[indices]]]) or largest(scores[..., indices])
 
 
 def without_sinks(a: Attribution) -> Attribution:
-    """The attribution with scores of 0 at attention sinks, for what shows colours alone."""
+    """The attribution with scores of 0 at attention sinks, for views that show colours alone."""
     if not a.sinks.any() or not np.nan_to_num(a.scores[..., ~a.sinks]).any():
         return a
     return replace(a, scores=np.where(a.sinks, np.zeros_like(a.scores), a.scores))
 
 
 def apart(a: Attribution, i: int) -> bool:
-    """Whether a feature is shown without a colour: it is an attention sink, and others have scores."""
+    """Whether a feature is shown without a colour: it is an attention sink, and other features have scores."""
     return bool(a.sinks[i]) and bool(np.nan_to_num(a.scores[..., ~a.sinks]).any())
 
 
@@ -119,7 +119,7 @@ def row_targets(a: Attribution) -> tuple[Target, ...]:
 
 
 def row_names(a: Attribution) -> list[str]:
-    """The generated tokens by name; by their targets' where they are merged into words."""
+    """The names of the generated tokens; those of their targets where tokens are merged into words."""
     names = [a.features[i] for i in a.input.generated]
     if len(set(a.input.generated)) < len(names):
         pairs = zip(row_targets(a), names, strict=True)

@@ -14,7 +14,8 @@ from whence.views.content.scoreboard import Row
 from whence.views.text import printable
 
 QUESTION = "Is attention an explanation here?"
-# Two numbers of an experiment that belong together, for every example a dot; others show how the first one spreads.
+# Experiments with two numbers that belong together, drawn as a dot per example. Most others have a histogram of their
+# first number.
 TOGETHER = {
     "permutation": ("greatest weight", "median change"),
     "erasure": ("difference of weights", "difference of effects"),
@@ -63,7 +64,7 @@ def reading(a: Audit) -> str:
 
 
 def facts_of(finding: Finding) -> Facts:
-    """What is said of a finding beside its answer, printable."""
+    """The facts of a finding beside its answer, printable."""
     found = [("attention", finding.attention), ("paper", finding.paper)]
     places = [f"{where}: {grade}" for where, grade in finding.grades.items()]
     found += [("grades", "; ".join(places))] if len(places) > 1 else []

@@ -36,7 +36,7 @@ def facts(c: Comparison) -> Facts:
 
 
 def scale_note(c: Comparison) -> str:
-    """That every method has its own scale, and how large it is."""
+    """A sentence that every method has its own scale, with the largest score of each."""
     scales = ", ".join(f"{a.method} {number(largest(a.scores))}" for a in c)
     what = "order and sign" if any(a.signed for a in c) else "order"
     return f"Each method has its own scale: compare {what}, not size. Largest |score|: {scales}."

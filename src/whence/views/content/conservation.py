@@ -12,7 +12,7 @@ from whence.core.wording import counted
 from whence.views.content.attribution import Facts
 from whence.views.text import largest, number, printable, signed, weight
 
-USUAL = "gradient_x_input"  # the method that is always shown beside
+USUAL = "gradient_x_input"  # the method that is always shown for comparison
 FEW = 12  # modules that the terminal names
 NOISE = 1e-3  # a leak below this share of the module's sum of |relevance| is not named
 Rows = Sequence[ModuleRelevance]
@@ -43,7 +43,7 @@ def reading(c: Conservation) -> str:
     of = f"the {number(whole.relevance_out)} that the logits are given"
     if np.isclose(whole.relevance_out, c.output, rtol=1e-3, atol=1e-6):
         of = f"f(x) = {number(c.output)}"
-    share = _lost(whole)
+    share = _leak_share(whole)
     if share < NOISE:
         said = f"{c.method} conserves relevance here: {reached} add up to {of}."
     else:
@@ -55,14 +55,14 @@ def reading(c: Conservation) -> str:
     return printable(said)
 
 
-def _lost(row: ModuleRelevance) -> float:
+def _leak_share(row: ModuleRelevance) -> float:
     """|leak| as a share of all |relevance| at a module."""
     scale = max(abs(row.relevance_out), abs(row.relevance_in) + abs(row.bias))
     return abs(row.leak) / scale if scale else 0.0
 
 
 def _account(c: Conservation, rows: Rows) -> str:
-    """Where f(x) went."""
+    """A sentence on where f(x) went: to the input, to biases, or lost."""
     whole = rows[0]
     share = f" ({abs(whole.leak / c.output):.2%} of f(x))" if c.output else ""
     kept = f"{number(whole.relevance_in)} at the input, {number(whole.bias)} at biases"

@@ -88,7 +88,7 @@ def _row(g: Guidance, measure: Measure) -> Row:
 
 
 def reading(g: Guidance) -> str:
-    """What guiding made better and worse, and what it cost in accuracy."""
+    """The measures that guiding made better and worse, and its cost in accuracy."""
     by_verdict: dict[str, list[str]] = {}
     for row, measure in zip(rows(g), g.measures, strict=True):
         if measure.name != "accuracy":
@@ -106,7 +106,7 @@ def reading(g: Guidance) -> str:
 
 
 def facts(g: Guidance) -> Facts:
-    """What every medium says of how it was trained and measured, printable."""
+    """The facts on training and measuring, printable."""
     found = [("model", g.model)]
     found += [("loss", spec) for spec in g.losses]
     found += [(arm, ARMS[arm]) for arm in g.arms]
@@ -131,7 +131,7 @@ def _cost(g: Guidance) -> str:
 
 
 def curve_groups(g: Guidance) -> dict[str, dict[str, np.ndarray]]:
-    """The curves of training by the loss they are of, then by arm: the mean over seeds, (point,)."""
+    """The curves of training by loss, then by arm: the mean over seeds, (point,)."""
     found: dict[str, dict[str, np.ndarray]] = {}
     for name, values in g.curves.items():
         arm, _, loss = name.partition(": ")

@@ -1,4 +1,4 @@
-"""What every medium says about an intervention: which words were ignored, and predictions without and with that."""
+"""What every medium says about an intervention: the ignored words, and predictions without and with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SideBySide:
 
 
 def facts(a: Attribution) -> Facts:
-    """What was ignored, and what the model gives without that; nothing where there is no intervention."""
+    """The ignored words, and the model's output without the intervention; empty without one."""
     done = a.intervention
     if done is None:
         return []
@@ -37,7 +37,7 @@ def facts(a: Attribution) -> Facts:
 
 
 def _turned(done: Intervention) -> str:
-    """What is predicted without the intervention and under it."""
+    """The predictions without the intervention and under it."""
     known = done.likeliest()
     if known is None:
         return ""

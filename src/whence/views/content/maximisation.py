@@ -35,7 +35,7 @@ class Row:
 
 
 def reading(m: Maximisation) -> str:
-    """How far what was made excites its unit, beside the start of the search and the given examples."""
+    """How much each made input excites its unit, compared with the start of the search and the given examples."""
     thing = "picture" if _pictures(m) else "text"
     known = [row for row in rows(m) if np.isfinite([row.start, row.real]).all()]
     if not known:

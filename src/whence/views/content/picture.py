@@ -17,12 +17,12 @@ from whence.views.colours import AGAINST, FOR, heat
 from whence.views.text import number
 
 FINE = 448  # pixels of the longer side at least: a smaller picture is enlarged, every pixel to a square
-CELL = 4  # pixels of a patch at least, else what the model saw is shown
+CELL = 4  # pixels of a patch at least; with smaller patches the picture that the model saw is shown
 OPAQUE = 0.85  # the opacity of the strongest score
 FADED = 0.6  # the opacity of white over what the model did not see, and of grey over scores that are not finite
 BROKEN = (128, 128, 128)  # of patches whose score is not finite
-FAR = 0.1  # of the largest score: the smallest one is so far from 0 that colours begin there
-FEW, SMALL = 16, 256  # more maps than these are drawn on a picture of so many pixels, to spare memory
+FAR = 0.1  # share of the largest score; if the smallest score is beyond it, colours begin at the smallest
+FEW, SMALL = 16, 256  # more than FEW maps are drawn on pictures of SMALL pixels, to save memory
 UNSEEN = "pale: what the model did not see"
 PLAIN = Look()
 
@@ -55,7 +55,7 @@ class Canvas:
 
 
 def canvas(x: Input, longest: int = LONGEST) -> Canvas:
-    """The photo as it was given, enlarged where it is small; what the model saw where its place is not known."""
+    """The photo as it was given, enlarged if small; the picture that the model saw, if its box is not known."""
     placed = _on_original(x, longest)
     if placed is not None:
         return placed
@@ -66,14 +66,14 @@ def canvas(x: Input, longest: int = LONGEST) -> Canvas:
 
 
 def _on_original(x: Input, longest: int) -> Canvas | None:
-    """The photo with the box that the model saw; None where it is not kept, or too narrow to draw patches on."""
+    """The photo with the box that the model saw; None if the photo is not kept, or too small to draw patches on."""
     photo = x.raw.get("image") if isinstance(x.raw, dict) else x.raw
     if not isinstance(photo, np.ndarray) or photo.dtype != np.uint8 or photo.shape[2:] != (3,):
         return None
     if x.box is None or x.size is None or not np.isfinite(x.box).all():
         return None
     if tuple(photo.shape[1::-1]) not in (tuple(x.size), enough_pixels(*x.size)):
-        return None  # an encoder of the user's own was given something else than the picture that its box speaks of
+        return None  # `raw` of a user's own encoder is not the picture that the box is about
     photo = _enlarged(bounded(photo, longest), longest)
     height, width = photo.shape[:2]
     left, top, right, bottom = (
@@ -84,7 +84,7 @@ def _on_original(x: Input, longest: int) -> Canvas | None:
     if bottom - top < CELL * rows or right - left < CELL * columns or max(*before, *after) > LONGEST:
         return None
     edges = [(first, math.ceil(last)) for first, last in zip(before, after, strict=True)]
-    padded = np.pad(photo, (*edges, (0, 0)), constant_values=255)  # a processor that pads shows the model more
+    padded = np.pad(photo, (*edges, (0, 0)), constant_values=255)  # processors may pad a photo
     return Canvas(padded, (left + before[1], top + before[0], right + before[1], bottom + before[0]), original=True)
 
 
@@ -96,12 +96,12 @@ def _enlarged(image: np.ndarray, longest: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scale:
-    """Which colours scores have: two for signs, around 0; one row of colours from `low` to `high` without signs."""
+    """The colours of scores: with signs, two colours around 0; without, one row of colours from `low` to `high`."""
 
     low: float
     high: float
     signed: bool
-    clip: float = 100.0  # the percentile that `high` is, where scores beyond have the same colour
+    clip: float = 100.0  # the percentile of |scores| at `high`; larger scores have the same colour
 
     def shares(self, values: np.ndarray) -> np.ndarray:
         """The strength of scores, 0 to 1: the size of signed ones, how far others lie from `low` to `high`."""
@@ -119,12 +119,12 @@ class Scale:
 
     @property
     def flat(self) -> bool:
-        """Whether there is nothing to tell apart."""
+        """Whether all scores have the same strength, so that colours would say nothing."""
         return not self.high > (0 if self.signed else self.low)
 
     @property
     def ends(self) -> tuple[str, str]:
-        """The numbers at both ends of the bar of colours; those that scores go beyond say so."""
+        """The numbers at both ends of the bar of colours, marked where scores go beyond them."""
         under, beyond = ("≤ ", "≥ ") if self.clip < 100 else ("", "")
         if self.signed:
             return f"{under}{number(self.low)} against", f"for {beyond}{number(self.high)}"
@@ -138,15 +138,15 @@ class Scale:
 def scale_of(maps: Sequence[np.ndarray], signed: bool, clip: float = 100.0, low: float | None = None) -> Scale:
     """One scale for all maps.
 
-    Without signs it begins at `low`, by default at 0, or at the smallest score where that is so far from 0 that
-    all of the picture would be covered, as in maps that are means of f.
+    Without signs the scale begins at `low`, by default 0; or at the smallest score, if that is so far from 0 that all
+    of the picture would be covered, as in maps that are means of f.
     """
     values = np.concatenate([np.ravel(one) for one in maps] or [np.zeros(1)]).astype(float)
     values = values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
     sizes = np.abs(values) if signed else values
     least, most, cut = float(sizes.min()), float(sizes.max()), float(np.percentile(sizes, clip))
     start = (least if least > FAR * most and not signed else 0.0) if low is None else low
-    high = cut if start < cut < most else most  # a percentile at the start would colour nothing
+    high = cut if start < cut < most else most  # if the percentile were the start, nothing would have a colour
     return Scale(-high if signed else start, high, signed, clip if high < most else 100.0)
 
 
@@ -158,7 +158,7 @@ class Overlay:
     values: np.ndarray  # (height, width) of the picture; NaN outside of what the model saw
     broken: np.ndarray  # (height, width) bool: scores that are not finite
     scale: Scale
-    share: float | None = None  # of the mass that the contour holds
+    share: float | None = None  # the share of the mass inside the contour
     smooth: bool = True  # values are interpolated between the centres of patches
 
     @cached_property
@@ -174,20 +174,20 @@ class Overlay:
 
     @cached_property
     def inside(self) -> np.ndarray | None:
-        """(height, width) bool: the smallest area with so large a share of what lies above 0, or above `scale.low`."""
+        """(height, width) bool: the smallest area with the share `share` of the mass above 0, or above `scale.low`."""
         if self.share is None:
             return None
         mass = np.nan_to_num(np.maximum(self.values - max(0.0, self.scale.low), 0), nan=0.0)
         if not mass.any():
             return np.zeros(mass.shape, dtype=bool)
-        largest_first = np.sort(mass / mass.max(), axis=None)[::-1]  # as shares: huge scores would add up to infinity
+        largest_first = np.sort(mass / mass.max(), axis=None)[::-1]  # shares: sums of huge scores overflow
         sums = np.cumsum(largest_first)
         least = largest_first[np.searchsorted(sums, self.share * sums[-1] * (1 - 1e-12))]
         return mass / mass.max() >= least
 
     @property
     def legend(self) -> list[str]:
-        """What the bar of colours and the line mean, where it is not plain."""
+        """Sentences on the bar of colours and the contour, where their meaning is not plain."""
         low, said = number(self.scale.low), [UNSEEN] if self.canvas.cropped else []
         if self.scale.flat:
             all_of = f"every finite score on the picture is {low}"
@@ -212,7 +212,7 @@ def overlays(
     for cells in maps:
         cells = np.asarray(cells, dtype=float)
         finite = np.isfinite(cells)
-        kept = np.where(finite, cells, 0.0 if signed else scale.low)  # so that a broken score spoils no neighbour
+        kept = np.where(finite, cells, 0.0 if signed else scale.low)  # NaN would spread to neighbours
         values, seen = on_box(kept, height, width, ground.box, not look.patches)
         broken = on_box(~finite, height, width, ground.box, smooth=False)[0] & seen
         found.append(

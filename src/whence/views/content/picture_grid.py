@@ -23,14 +23,14 @@ def explained(c: Comparison) -> str:
 
 
 def output(c: Comparison) -> str:
-    """f(x), with the kind of target where the words before do not tell it."""
+    """f(x), with the kind of target where `explained` does not name it."""
     target = c[0].target
     kind = f"{target.kind.replace('_', '-')} " if isinstance(target, Target) and target.predicted else "f(x) "
     return printable(f"{kind}{number(float(c[0].output))}")
 
 
 def reading(grid: PictureGrid) -> str:
-    """What one sees, in words: on how many pictures the methods agree where the strongest patch is."""
+    """A sentence on how many pictures the methods agree where the strongest patch is."""
     seen = "Colour lies the denser over a photo the stronger a patch's score is"
     if len(grid.methods) == 1:
         return f"{seen}."
@@ -42,7 +42,7 @@ def reading(grid: PictureGrid) -> str:
 
 
 def _agree(c: Comparison) -> bool:
-    """Whether all methods share a patch with their highest score; where all scores are the same there is none."""
+    """Whether all methods share a patch with their highest score; a method with equal scores everywhere shares none."""
     shared: set[int] | None = None
     for a in map(shown, c):
         scores = np.where(np.isfinite(a.scores), a.scores, -np.inf)[patches(a.input)]

@@ -1,4 +1,4 @@
-"""What an Attribution and a Comparison come to, in one plain sentence each."""
+"""The reading of an Attribution and of a Comparison: one plain sentence each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from whence.views.text import number, printable, right_to_left
 NAMED = 3  # features that a sentence names at most
 LONGEST = 40  # letters of a name in a sentence
 AGREE, APART = 0.5, 0.3  # Kendall's tau from which two rankings agree, and below which a method stands apart
-# Scores whose residual is larger, as a share of the sum of |scores|, do not lead from base to f(x): leave_one_out's.
+# The largest residual, as a share of the sum of |scores|, with which scores can be drawn as steps from base to f(x).
 MOST_LEFT = 0.5
 
 
@@ -45,7 +45,7 @@ def reading(a: Attribution, row: int | None = None) -> str:
 
 
 def _reading_of_rows(a: Attribution) -> str:
-    """What the rows of generated text come to: how many there are, and the strongest link."""
+    """A sentence on the rows of generated text: their number, and the strongest link."""
     sizes = np.where(a.visible & np.isfinite(a.scores), np.abs(a.scores), 0)
     count = counted(len(a.scores), "generated token")
     named = f"{printable(a.method)} on {count}, each explained by what the model saw before it"
@@ -67,7 +67,7 @@ def _name(a: Attribution, i: int) -> str:
     short = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
     if i in on_picture(a.input):
         return short
-    quoted = f"\u2068‘{short}’\u2069" if right_to_left(short) else f"‘{short}’"  # so that numbers beside it stay there
+    quoted = f"\u2068‘{short}’\u2069" if right_to_left(short) else f"‘{short}’"  # keeps numbers in place
     return f"{quoted}, an attention sink" if a.sinks[i] else quoted
 
 

@@ -1,4 +1,4 @@
-"""What every medium says about a RunSummary: how far it is, its facts, time by method, failures, workers, features."""
+"""What every medium says about a RunSummary: progress, facts, time by method, failures, workers, features."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMES = "The times of all workers added up; a pass that methods share counts for
 
 @dataclass(frozen=True)
 class MethodTime:
-    """What one method took."""
+    """The time that one method took."""
 
     spec: str
     seconds: float
@@ -63,7 +63,7 @@ def progress(r: RunSummary) -> tuple[float, float]:
 
 
 def reading(r: RunSummary) -> str:
-    """How far the run is, how long that took, and whether it goes on."""
+    """How far the run has come, how long that took, and whether it is still running."""
     by = counted(len(r.methods), "method")
     if not r.done:
         said = f"None of {many(r.examples, 'example')} is done yet by {by}."

@@ -19,7 +19,7 @@ def line(score: Score) -> str:
 
 
 def reading(score: Score) -> str:
-    """What the score says, and what it does not say by itself."""
+    """A sentence on the score, and on what a score alone does not tell."""
     said = score_reading(score, printable(score.metric))
     return said if np.isnan(score.value) else f"{said} By itself it says little: set random scores beside it."
 

@@ -15,10 +15,10 @@ from whence.views.text import largest, listed, number, printable, weight
 
 ARROWS = {"higher": "\u2191", "lower": "\u2193"}
 BEST = "\u2605"  # a star
-CLOSE = 0.05  # a p above it: not told apart from the best
-FEW = 6  # methods in colour, of each metric
-SPOKEN = 3  # metrics of which a reading speaks one by one, and methods that it names otherwise
-LARGEST = 1e300  # number at the end of a bar
+CLOSE = 0.05  # with a larger p, a method is not told apart from the best
+FEW = 6  # methods in colour for each metric
+SPOKEN = 3  # metrics that a reading treats one by one; with more, the number of methods that it names
+LARGEST = 1e300  # the largest number at the end of a bar
 
 
 def curve_axes(board: Scoreboard, metric: str) -> tuple[str, str]:
@@ -35,12 +35,12 @@ class Row:
     method: str
     score: Score
     best: bool = False
-    p: float | None = None  # against the best; None for the best itself and where nothing can be told
-    tied: bool = False  # the mean is that of the best, but for rounding
+    p: float | None = None  # p against the best; None for the best itself and where the test is not defined
+    tied: bool = False  # the mean equals that of the best up to rounding
 
     @property
     def star(self) -> str:
-        """What marks the best, what ties with it, and what is not told apart from it."""
+        """The mark of the best method, of those that tie with it, and of those not told apart from it."""
         if self.best or self.tied:
             return BEST
         return "*" if self.p is not None and self.p > CLOSE else ""
@@ -83,7 +83,7 @@ class Range:
 
     low: float
     high: float
-    from_zero: bool  # bars start at zero; else dots are drawn, as zero would press the differences together
+    from_zero: bool  # bars start at zero; else dots, because differences would be too small on a scale from zero
 
 
 def facts_line(board: Scoreboard) -> str:
@@ -105,7 +105,7 @@ def rows(board: Scoreboard, metric: str) -> list[Row]:
 
 
 def ranked(found: Sequence[Row]) -> list[Row]:
-    """The best first, what is not defined last."""
+    """The rows, the best first; rows without a value last."""
     sign = -1 if found[0].score.better == "higher" else 1
     return sorted(found, key=lambda row: sign * row.score.value if np.isfinite(row.score.value) else math.inf)
 
@@ -132,7 +132,7 @@ def heading(board: Scoreboard, metric: int) -> list[str]:
 
 
 def note(board: Scoreboard) -> str:
-    """What the signs mean; one example has neither intervals nor a test."""
+    """A note on the meaning of the marks; with a single example there are neither intervals nor tests."""
     if board.values.shape[-1] == 1:
         return ""
     some = np.isnan(board.values).any(-1) & ~np.isnan(board.values).all(-1)
@@ -143,7 +143,7 @@ def note(board: Scoreboard) -> str:
 
 
 def reading(board: Scoreboard) -> str:
-    """What the board says, in a sentence or two per metric; of many metrics, who leads how often."""
+    """The reading of the board: a sentence or two per metric; for many metrics, which method leads how often."""
     if len(board.metrics) <= SPOKEN or len(board.methods) == 1:
         return " ".join(reading_of(board, metric) for metric in board.metrics[:SPOKEN])
     groups = [leaders(rows(board, metric)) for metric in board.metrics]
@@ -159,7 +159,7 @@ def reading(board: Scoreboard) -> str:
 
 
 def leaders(found: Sequence[Row]) -> list[Row]:
-    """The best, and the methods that are as good or not told apart from it; none where no value is defined."""
+    """The best method and those that tie or are not told apart from it; empty where no value is defined."""
     first = next((row for row in found if row.best), None)
     if first is None:
         return []
@@ -261,11 +261,11 @@ def drawing_order(lines: Iterable[str], own: dict[str, Style]) -> list[str]:
 
 
 def bar_range(found: Sequence[Row]) -> Range | None:
-    """What the bars of all rows span, with room at the ends; None where no value is defined."""
+    """The range of the bars of all rows, with room at the ends; None where no value is defined."""
     drawn = [row for row in found if np.isfinite(row.score.value)]
     if not drawn:
         return None
-    # larger numbers have no room at their ends among those that can be written
+    # a range around larger numbers would overflow
     low = max(-LARGEST, min(LARGEST, *(row.ends[0] for row in drawn)))
     high = min(LARGEST, max(-LARGEST, *(row.ends[1] for row in drawn)))
     zero = min(abs(low), abs(high)) <= high - low or low <= 0 <= high

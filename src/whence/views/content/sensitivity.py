@@ -46,7 +46,7 @@ class Row:
 
 
 def reading(s: Sensitivity) -> str:
-    """Which concepts speak for or against the target, and of which nothing is said."""
+    """Which concepts speak for or against the target, and which cannot be judged."""
     target, found = printable(str(s.target)), list(rows(s))
     speaking: list[str] = []
     groups: dict[str, list[str]] = {"none": [], "withheld": []}
@@ -61,7 +61,7 @@ def reading(s: Sensitivity) -> str:
             groups["none" if any(row.verdict == "none" for row in own) else "withheld"].append(concept)
     said = [f"{'; '.join(speaking)}." if speaking else f"No concept speaks for or against the {target} beyond chance."]
     randoms = s.random_derivatives.shape[-1]
-    if s.test == "rank" and len(found) / (randoms + 1) > s.level:  # the smallest p that there can be
+    if s.test == "rank" and len(found) / (randoms + 1) > s.level:  # the smallest possible corrected p exceeds the level
         said = [f"With {counted(randoms, 'random concept')}, none of {len(found)} tests could be significant."]
     elif groups["none"]:
         said.append(f"{listed(groups['none'])}: no more than random concepts do.")

@@ -23,12 +23,12 @@ class Step:
 
     @property
     def value(self) -> float:
-        """How far the step goes; of base and f(x) where they are."""
+        """The length of the step, with its sign; for the steps "base" and "output", base and f(x)."""
         return self.end if self.kind in ("base", "output") else self.end - self.start
 
 
 def steps(a: Attribution) -> list[Step]:
-    """Base, the strongest features from the largest |score| on, all others in one, what is left, and f(x)."""
+    """Base, the strongest features from the largest |score| on, all others in one, the residual, and f(x)."""
     order = np.argsort(-np.abs(a.scores), kind="stable")
     order = order[a.scores[order] != 0]
     kept = order if len(order) <= STRONGEST + 1 else order[:STRONGEST]

@@ -1,4 +1,4 @@
-"""Tokens in texts: what pages are given of each, text by text."""
+"""Tokens as pages show them, text by text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from whence.views.content.attribution import several_texts
 from whence.views.content.written import passages
 from whence.views.text import number, printable, strength, writing
 
-MARK = "##"  # of a WordPiece tokenizer, before a piece that continues a word
+MARK = "##"  # stands before a piece that continues a word, in WordPiece tokenizers
 NEWLINE = "↵"
 
 
@@ -25,7 +25,7 @@ class Token:
     name: str
     written: str
     special: bool
-    joined: bool  # no space stands before it
+    joined: bool  # no space stands before the token
     newline: bool  # a line ends after it
     ignored: bool  # attention to it was closed
     sink: bool  # an attention sink: it has a score and no colour

@@ -11,7 +11,7 @@ from whence.views.content.attribution import Facts
 from whence.views.content.run_summary import many
 from whence.views.text import listed, number, printable
 
-LOWEST, HIGHEST = -12, 1  # powers of ten between which differences are told apart
+LOWEST, HIGHEST = -12, 1  # smaller or larger powers of ten than these are counted with these
 SAME, NOT_A_NUMBER = "0", "not a number"
 
 
@@ -21,11 +21,11 @@ class Decade:
 
     name: str
     count: int
-    beyond: int  # those of them that differ by more than the tolerance
+    beyond: int  # how many of these rows differ by more than the tolerance
 
 
 def reading(v: Verification) -> str:
-    """The verdict, and what it rests on."""
+    """The verdict and its grounds."""
     if not v.rows and not v.damaged:
         return "Nothing was computed again, so nothing can be said."
     said = f"{v.verdict[:1].upper()}{v.verdict[1:]}: {_compared(v)}."
@@ -36,7 +36,7 @@ def reading(v: Verification) -> str:
 
 
 def _compared(v: Verification) -> str:
-    """What computing rows again came to."""
+    """A sentence on how rows that were computed again differ."""
     if not v.rows:
         return "no row could be computed again"
     of = f"{many(v.rows, 'row')} of {many(len(v.chunks), 'chunk')}"
@@ -49,7 +49,7 @@ def _compared(v: Verification) -> str:
 
 
 def facts(v: Verification) -> Facts:
-    """What every medium says of what was compared, printable."""
+    """The facts on what was compared, printable."""
     found = [("run", v.name), ("model", v.model), ("verdict", v.verdict)]
     found.append(("chunks", listed([str(number) for number in v.chunks], 12)))
     found.append(("rows", f"{v.rows:,}, {v.equal:,} of them equal to the bit"))
@@ -87,5 +87,5 @@ def _power(power: int) -> str:
 
 
 def _largest(v: Verification) -> str:
-    """The largest difference; that of a row with a number beside none is none."""
+    """The largest difference in words; rows where a number stands against no number have no difference."""
     return NOT_A_NUMBER if np.isnan(v.differences).any() else number(float(np.max(v.differences)))

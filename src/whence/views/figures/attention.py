@@ -18,9 +18,9 @@ from whence.views.content.picture import Overlay
 from whence.views.figures.layout import new_figure, tick, wrapped
 from whence.views.figures.overlay import colours_over_white, draw_overlay
 
-CELL, MAP = 0.32, 12.0  # inches: a cell, and the most that all cells of a map may take
+CELL, MAP = 0.32, 12.0  # inches: the size of a cell, and the largest size of a map
 SMALL = 1.3  # inches of a map among all layers
-MISSING = "0.85"  # the grey of what is not a number, and of the gaps between maps
+MISSING = "0.85"  # the grey of NaN, and of the gaps between maps
 
 
 @display.figure.register(AttentionSelection)
@@ -92,7 +92,7 @@ def _heads(selection: AttentionSelection, over: Sequence[Overlay]) -> Any:
 
 
 def _all_layers(selection: AttentionSelection, over: Sequence[Overlay]) -> Any:
-    """Layers from top to bottom, heads from left to right, as one picture: so many axes would take long to draw."""
+    """Layers from top to bottom, heads from left to right, as one picture: drawing an axes per head would take long."""
     layers, heads = selection.panels[-1][0] + 1, len(selection.panels) // (selection.panels[-1][0] + 1)
     limit = scale(selection)
     tiles = [one.image for one in over] or [selection.weights(p) for p in selection.panels]
@@ -159,7 +159,7 @@ def _colour_bar(drawn: Any, axes: Any, over: Sequence[Overlay], limit: float, sh
 
 
 def _label(axes: Any, rows: list[str], columns: list[str], cell: float) -> None:
-    """Names at the axes, in a size that fits the cells (of so many inches); only some where that were too small."""
+    """Names at the axes, in a size that fits cells of `cell` inches; where it would be too small, only some names."""
     size = min(9.0, cell * 72 * 0.8)
     step = math.ceil(5.5 / size)
     for axis, names, turn in ((axes.yaxis, rows, 0), (axes.xaxis, columns, 90)):

@@ -34,10 +34,10 @@ from whence.views.text import number, printable, writing
 
 PICTURE = 4.5  # inches
 SMALL = 8.0  # points
-MOST = 48  # bars of one figure; of a longer text those of the largest |scores|
+MOST = 48  # bars of one figure; a longer text shows those of the largest |scores|
 Bars = Annotated[int, Between(1, 1000)]
 WHITE = (255, 255, 255)
-Panel = tuple[float, float, Callable[[Any], None]]  # width and height in inches, and what draws on the axes
+Panel = tuple[float, float, Callable[[Any], None]]  # width and height in inches, and a function that draws on the axes
 
 
 @display.figure.register(Attribution)
@@ -91,7 +91,7 @@ def bars(a: Attribution, *, most: Bars = MOST, width: Millimetres = 130, row: in
 
 
 def draw_bars(axes: Any, a: Attribution, scores: np.ndarray, indices: list[int], most: int = MOST) -> None:
-    """Tokens from top to bottom, a bar for each score; of very many, the strongest and a bar for the rest."""
+    """Tokens from top to bottom, a bar for each score; of very many, the strongest, and one bar for the others."""
     kept, rest = _strongest(scores, indices, most)
     values = [*scores[kept], *([scores[rest][np.isfinite(scores[rest])].sum()] if rest else [])]
     names = [*(tick(a.features[i]) + " (sink)" * apart(a, i) for i in kept), *([f"{len(rest)} others"] if rest else [])]
@@ -102,7 +102,7 @@ def draw_bars(axes: Any, a: Attribution, scores: np.ndarray, indices: list[int],
     drawn = axes.barh(range(len(names)), lengths, 0.76, color=[in_figure(of_sign(value)) for value in values])
     if rest:
         drawn[-1].set(hatch="////", edgecolor="white", linewidth=0)
-    for place in cut:  # its number stands beside it; its length says nothing
+    for place in cut:  # an attention sink: its bar may be cut off, with the number beside it
         drawn[place].set(facecolor="none", edgecolor="grey", hatch="....", linewidth=0.6, linestyle="--")
     axes.set_yticks(range(len(names)), names, fontsize=SMALL, parse_math=False)
     for label, i in zip(axes.get_yticklabels(), kept, strict=False):
@@ -117,7 +117,7 @@ def draw_bars(axes: Any, a: Attribution, scores: np.ndarray, indices: list[int],
 
 
 def _strongest(scores: np.ndarray, indices: list[int], most: int) -> tuple[list[int], list[int]]:
-    """The features with the largest |scores| in reading order, and the rest; a rest of one is no rest."""
+    """The features with the largest |scores| in reading order, and the others; a single other feature is shown, too."""
     if len(indices) <= most + 1:
         return indices, []
     sizes = np.nan_to_num(np.abs(scores[indices]), nan=0.0, posinf=np.inf)

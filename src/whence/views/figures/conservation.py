@@ -14,7 +14,7 @@ from whence.views.content.conservation import NOISE, Rows, blocks, boundaries, l
 from whence.views.figures.layout import legend_beside, new_figure, tick
 from whence.views.text import printable
 
-BEFORE, BETWEEN, AFTER = "before", "between", "after"  # outside of blocks
+BEFORE, BETWEEN, AFTER = "before", "between", "after"  # names of segments outside of blocks
 KINDS = ("#266ed6", "#d03030", "#e0a020", "#3a9a5b", "#8557b5", "#50b0c0")  # colours of kinds of modules
 METHODS = ("#202020", "#e07b00")  # colours of lines
 BIASES = "#b0b0b0"
@@ -50,7 +50,7 @@ def figure(c: Conservation) -> Any:
 
 
 def _segments(shown: list[tuple[str, Rows]]) -> list[str]:
-    """The blocks and what is outside of them, from the input to the output."""
+    """The names of the blocks and of the segments outside of them, from the input to the output."""
     labels = [
         label for _, rows in shown for label, row, bias in _placed(rows) if row.block or _loses_relevance(row, bias)
     ]

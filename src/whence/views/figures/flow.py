@@ -23,7 +23,7 @@ SPECIAL = "0.45"  # the grey of special tokens and names
 
 @dataclass(frozen=True)
 class Placed:
-    """A piece, or as much of it as fits in a line, at its place: inches from the left, and its width."""
+    """A piece, or the part of it that fits in a line: its distance from the left and its width, in inches."""
 
     feature: int
     text: str
@@ -37,7 +37,7 @@ Line = list[Placed]
 
 
 def lines_of(passage: Passage, width: float) -> list[Line]:
-    """The pieces in lines of so many inches: broken at spaces, inside of words only where a word is too long."""
+    """The pieces in lines of `width` inches, broken at spaces; only a word that is too long is broken inside."""
     lines: list[Line] = [[]]
     used, space = 0.0, inches("a a") - inches("aa")
     for word in _words(passage.pieces):
@@ -67,7 +67,7 @@ def _mirrored(placed: Placed, width: float) -> Placed:
 
 
 def _words(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Pieces that no space keeps apart."""
+    """Groups of pieces without a space between them."""
     word: list[Piece] = []
     for piece in pieces:
         word.append(piece)

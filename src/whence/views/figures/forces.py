@@ -21,9 +21,9 @@ from whence.views.figures.letters import inches
 from whence.views.text import largest, number, printable, signed
 
 SMALL = 8.0  # points
-REST = "0.6"  # the grey of what belongs to no feature
+REST = "0.6"  # the grey of steps that belong to no single feature
 NEGLIGIBLE = 1e-4  # a residual below this share of the sum of |scores| is rounding, and has no bar
-NAME = 26  # letters
+NAME = 26  # characters of a name
 Most = Annotated[int, Between(1, 60)]
 
 
@@ -61,7 +61,7 @@ def steps_of(a: Attribution, row: int | None, most: int, kind: str) -> list[Step
 
 
 def feature_names(a: Attribution, indices: Sequence[int]) -> dict[int, str]:
-    """Features as they are written; those that come several times with their number."""
+    """Features as they are written; a name that comes several times has its number behind it."""
     written = {p.feature: p.text for passage in passages(a.input, range(len(a.features))) for p in passage.pieces}
     names = {i: written[i] if a.input.grid is None else printable(a.features[i]) for i in indices}
     times = Counter(names.values())
@@ -183,7 +183,7 @@ def _draw_pushing(
 def _draw_labels(axes: Any, places: Sequence[tuple[float, float, Step]], wide: float, scale: float) -> None:
     """Names below the arrows, turned, pushed apart where they would lie over each other."""
     low, high = axes.get_xlim()
-    step = SMALL * 1.25 / 72 / wide * (high - low)  # what a turned line of text takes
+    step = SMALL * 1.25 / 72 / wide * (high - low)  # the room that a turned line of text takes
     order = sorted(places, key=lambda one: one[0])
     wanted = np.array([place for place, _, _ in order])
     at = wanted.copy()

@@ -1,4 +1,4 @@
-"""What figures of one kind say above what they draw, and which row of generated text they draw."""
+"""The headings of figures of one kind, and the row of generated text that they draw."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def heading_of_comparison(c: Comparison) -> list[str]:
 
 
 def chosen_row(a: Attribution, row: int) -> tuple[int | None, list[str]]:
-    """The row of generated text that is drawn, None where there are no rows; and what is said about it."""
+    """The row of generated text that is drawn, None where there are no rows; and lines that say so."""
     if a.scores.ndim == 1:
         if row:
             raise ValueError(f"row names a generated token, and these scores have no rows; leave row={row} out")
@@ -56,5 +56,5 @@ def chosen_row(a: Attribution, row: int) -> tuple[int | None, list[str]]:
 
 
 def colours_meaning(signed: bool, largest: str) -> str:
-    """What colours mean, in a line below."""
+    """A line on the meaning of the colours."""
     return (SIGNS if signed else SIZES) + largest

@@ -19,10 +19,10 @@ from whence.views.figures.layout import INCH, Millimetres, new_figure, tick, wra
 from whence.views.figures.letters import inches
 
 SIZE = 7.5  # points of names
-SMALLEST = 3.0  # and of those of very many tokens
+SMALLEST = 3.0  # points of names where there are very many tokens
 TALL = 8.0  # inches of a panel at most
-KEPT = 2000  # lines of a panel; more would hide each other, and make a vector file heavy
-BELOW = 0.01  # weights that are too faint to be seen
+KEPT = 2000  # most lines of a panel; more would hide each other, and make vector files large
+BELOW = 0.01  # smaller weights are too faint to be seen and have no line
 Lines = Annotated[int, Between(1, 1000)]
 
 
@@ -40,7 +40,7 @@ def heads(selection: AttentionSelection, *, lines: Lines | None = None, width: M
     down = math.ceil(len(panels) / across)
     wide = (width / INCH) / across if width else 2 * names + 1.4
     share = np.mean([kept(selection, panel, most)[1] for panel in panels])
-    said = [*title(selection), _told(most, len(columns), float(share))]
+    said = [*title(selection), _caption(most, len(columns), float(share))]
     head = [line for text in said for line in wrapped_to(text, max(wide * across, 3.0) - 0.1, 8)]
     drawn = new_figure(max(wide * across, 3.0), down * (step * count + 0.35) + 0.15 * len(head))
     drawn.suptitle("\n".join(head), fontsize=8, x=0.01, ha="left", parse_math=False)
@@ -55,7 +55,7 @@ def heads(selection: AttentionSelection, *, lines: Lines | None = None, width: M
     return drawn
 
 
-def _told(most: int, columns: int, share: float) -> str:
+def _caption(most: int, columns: int, share: float) -> str:
     """How to read the lines, and how much of the attention they show."""
     shown = f"the {most} largest weights of every query" if most < columns else f"all weights from {BELOW:g}"
     return f"queries left, keys right; the darker a line, the larger its weight; {shown}, {share:.0%} of all attention"

@@ -17,17 +17,17 @@ from whence.views.figures.letters import fallback_fonts, inches, missing_letters
 from whence.views.text import printable
 
 REAL_TEXT: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "ps.fonttype": 42}  # letters stay letters in files
-RANDOM = "#404040"  # of the method `random`, which pages draw in the colour of their text
-NAME = 34  # letters of a name in a line
-TICK = 24  # and at an axis
-LINES = 6  # of a text
+RANDOM = "#404040"  # colour of the method `random`; pages use the colour of their text instead
+NAME = 34  # characters of a name in a line
+TICK = 24  # characters of a name at an axis
+LINES = 6  # most lines of a text
 INCH = 25.4  # millimetres
 NOTEBOOK = 144  # dots per inch of a figure in a notebook, which shows it at half that size
 Millimetres = Annotated[float, Between(40, 1000)]  # the width of a figure: a column of a journal has about 85
 
 
 def new_figure(width: float, height: float, layout: str = "constrained") -> Any:
-    """An empty matplotlib Figure of so many inches, or one sentence where matplotlib is missing."""
+    """An empty matplotlib Figure, sizes in inches; a one-sentence error if matplotlib is missing."""
     try:
         return figure_class()(figsize=(width, height), layout=layout)
     except ImportError:
@@ -35,7 +35,7 @@ def new_figure(width: float, height: float, layout: str = "constrained") -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """The class of figures, so that a pickled figure finds it; matplotlib is loaded when it is asked for."""
+    """The class of figures, under a name that pickled figures can find; asking for it loads matplotlib."""
     if name == "ResultFigure":
         return figure_class()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -117,7 +117,7 @@ def wrapped_to(text: str, width: float, size: float) -> list[str]:
 
 
 def draw_means(axes: Any, rows: Sequence[Row], styles: Mapping[str, Style]) -> None:
-    """A bar for every mean with the whiskers of its interval; a dot where zero would press the differences together."""
+    """A bar for every mean with the whiskers of its interval; a dot where a scale from zero would hide differences."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     written = cells(rows)
     labels = [f"{wrapped(row.method, NAME)}  {mean.strip()}{row.star}{row.defined_for}" for row, mean, _ in written]
@@ -136,7 +136,7 @@ def draw_means(axes: Any, rows: Sequence[Row], styles: Mapping[str, Style]) -> N
     axes.grid(axis="x", alpha=0.3, linewidth=0.6)
     axes.set_axisbelow(True)
     tied = [place for place, row in enumerate(rows) if row.star]
-    for place in tied if len(tied) > 1 else ():  # what cannot be told apart from the best lies on one ground
+    for place in tied if len(tied) > 1 else ():  # one background for all that are not told apart from the best
         axes.axhspan(place - 0.5, place + 0.5, color="0.93", linewidth=0, zorder=-1)
     for place, row in enumerate(rows):
         if np.isfinite(row.score.value):

@@ -39,7 +39,7 @@ _warnings_caught = threading.RLock()  # catching warnings changes the whole proc
 
 @contextmanager
 def missing_letters_said_once(by_viewer: bool = False) -> Iterator[None]:
-    """One warning for all letters that no font has, instead of one each; none where the viewer brings the fonts."""
+    """One warning for all letters that no font has, instead of one each; none where the viewer chooses the fonts."""
     with _warnings_caught, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield

@@ -10,7 +10,7 @@ from whence.views.content.picture import Overlay, Scale
 from whence.views.figures.layout import wrapped
 
 BAR = 0.1  # inches: the height of a bar of colours
-BELOW = 0.55  # and of all that stands below a picture
+BELOW = 0.55  # inches: the height of all that stands below a picture
 
 
 def height_of(overlay: Overlay, width: float) -> float:

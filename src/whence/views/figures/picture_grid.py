@@ -14,7 +14,7 @@ from whence.views.figures.layout import new_figure, tick, wrapped
 from whence.views.figures.overlay import draw_overlay
 
 CELL = 2.1  # inches: the width of a cell
-BELOW = 0.45  # and what stands below a picture
+BELOW = 0.45  # inches: the height of what stands below a picture
 
 
 @display.figure.register(PictureGrid)

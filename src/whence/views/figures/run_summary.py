@@ -10,7 +10,7 @@ from whence.views.colours import AGAINST, FOR, METHODS, in_figure
 from whence.views.content.run_summary import features_by_method, method_times, milliseconds, percent, reading
 from whence.views.figures.layout import NAME, new_figure, tick, wrapped
 
-FEATURES = 10  # of every method
+FEATURES = 10  # most features of every method
 ACROSS = 3  # methods beside each other
 LINE = 0.24  # inches of a bar
 

@@ -107,7 +107,7 @@ def _draw_curves(axes: Any, board: Scoreboard, metric: str, found: Sequence[Row]
     axes.grid(alpha=0.3, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     handles, labels = axes.get_legend_handles_labels()
-    if handles:  # the best first, as beside the bars
+    if handles:  # the best first, in the order of the bars
         legend = axes.legend(handles[::-1], labels[::-1], fontsize="x-small", frameon=False)
         for text in legend.get_texts():
             text.set_parse_math(False)

@@ -15,8 +15,8 @@ from whence.views.figures.flow import LINE, SPECIAL, Line, draw_lines, lines_of
 from whence.views.figures.layout import INCH, new_figure, wrapped_to
 from whence.views.figures.letters import inches
 
-HEAD, NAME = 7.5, 8.0  # points of what is said above, and of the names of rows
-BESIDE = 4.0  # inches from which names stand beside their rows instead of above them
+HEAD, NAME = 7.5, 8.0  # points of the lines above, and of the names of rows
+BESIDE = 4.0  # inches of width from which names stand beside their rows, not above them
 GAP = 0.08  # inches between rows
 MARGIN = 0.04
 
@@ -36,7 +36,7 @@ Block = tuple[list[str], list[tuple[str, list[Line]]], Row]  # lines of a name; 
 
 
 def text_figure(x: Input, rows: Sequence[Row], head: Sequence[str], foot: Sequence[str], width: float) -> Any:
-    """All rows below each other, under what is said about them, on a figure of so many millimetres."""
+    """All rows below each other, under the lines of `head`, on a figure of `width` millimetres."""
     across = width / INCH - 2 * MARGIN
     above = [line for said in head for line in wrapped_to(said, across, HEAD)]
     below = [line for said in foot for line in wrapped_to(said, across, HEAD)]

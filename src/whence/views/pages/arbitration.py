@@ -42,7 +42,7 @@ def title(found: Arbitration) -> str:
 
 
 def _rank(group: Group, found: Arbitration) -> dict[str, Any]:
-    """What the template is given of the candidates that share a rank."""
+    """The values for the template of the candidates that share a rank."""
     names = [printable(name) for name in group.names]
     known = [p for p in group.p if not math.isnan(p)]
     return {

@@ -30,8 +30,8 @@ from whence.views.pages.layout import Part, cell, png, rendered, uri
 from whence.views.text import largest, printable, weight
 
 FEW_CELLS = 1600  # weights in tables, for a page without scripts
-FEW_OVERLAYS = 4  # pictures under weights, for a page without scripts
-NAMED = 5  # keys of a query beyond these tables
+FEW_OVERLAYS = 4  # pictures with weights over them, for a page without scripts
+NAMED = 5  # keys listed for each query where tables would be too large
 
 
 @display.fragment.register(AttentionSelection)
@@ -76,7 +76,7 @@ def _data(selection: AttentionSelection, own: Plan, pairs: list[tuple[str, str]]
     """What the script of the page is given."""
     x, parts = selection.maps.input, parts_of(selection.maps)
     groups = list(dict.fromkeys(parts))
-    one_layer = len({panel[0] for panel in selection.panels}) == 1  # else the last opens, with the mean of its heads
+    one_layer = len({panel[0] for panel in selection.panels}) == 1  # else the last layer opens, heads averaged
     found = {
         "model": printable(selection.maps.model or "attention"),
         "names": [printable(name) for name in x.features],
@@ -98,7 +98,7 @@ def _data(selection: AttentionSelection, own: Plan, pairs: list[tuple[str, str]]
 
 
 def _kept(selection: AttentionSelection, own: Plan) -> str:
-    """How weights are rounded on the page, and what is left out of it."""
+    """A sentence on how the page rounds weights, and which weights it leaves out."""
     most = max(map(largest, selection.maps.weights.values())) / own.top
     error = np.format_float_positional(most, precision=2, fractional=False, trim="-") if most else "0"
     said = f"Weights on this page are rounded by at most {error}; the JSON file keeps them exact."

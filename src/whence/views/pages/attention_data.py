@@ -1,8 +1,8 @@
 """The weights of attention maps as a page holds them: rounded, all where they are few, else each query's largest.
 
-A map is a record: `m` the largest weight, `w` codes from which a script makes weights, m * (code / top) ** 2. Of a map
-that is not kept in full, `k` names the key of every code, and `s` is the share (in 255ths) of a query's weight that
-its codes carry. `a` holds the shares of all weight on special tokens, the first key, the query itself, the one before.
+A map is a record: `m` the largest weight, `w` codes from which a script makes weights, m * (code / top) ** 2. A map
+that is not kept in full also has `k`, the key of every code, and `s`, the share (in 255ths) of each query's weight that
+is kept. `a` holds the shares of all weight on special tokens, the first key, the query itself, the token before it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from whence.core.attention_maps import AttentionMaps, AttentionSelection, Panel
 from whence.views.colours import FOR
 from whence.views.content.attention import Shares, shares
 
-BUDGET = 2_000_000  # bytes of codes on a page; as letters they take a third more
+BUDGET = 2_000_000  # bytes of codes on a page; base64 takes a third more
 ASKED = 1_000_000  # bytes of codes for maps that are kept in full because they were asked for
 LEAST = 4  # keys of every query; where fewer would fit, the page holds only the layers that were asked for
 FEWEST = 2  # keys of every query on a page of all layers, however large it becomes
-THUMBNAIL, SMALL, MANY = 32, 16, 256  # rows and columns of a thumbnail at most; where there are so many heads, fewer
+THUMBNAIL, SMALL, MANY = 32, 16, 256  # most rows and columns of a thumbnail; SMALL with more than MANY heads
 LINE = (128, 128, 128, 60)  # between thumbnails
 
 Pair = tuple[str, str]
@@ -29,11 +29,11 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Plan:
-    """What of the maps a page holds."""
+    """Which weights of the maps a page holds, and how precisely."""
 
     size: int  # bytes of a code
     kept: int | None  # keys of every query; None: all
-    only: tuple[int, ...] | None = None  # the layers of the chosen streams that are held; None: all of all streams
+    only: tuple[int, ...] | None = None  # the only layers held, of the chosen streams; None: all layers of all
 
     @property
     def top(self) -> int:
@@ -42,7 +42,7 @@ class Plan:
 
 
 def plan(selection: AttentionSelection) -> Plan:
-    """The most that fits: all weights in two bytes, in one byte, or the largest weights of every query."""
+    """The most precise plan that fits: all weights in two bytes, in one byte, or the largest weights of every query."""
     cells = sum(_maps_of(w) * w.shape[2] * w.shape[3] for w in selection.maps.weights.values())
     rows = sum(_maps_of(w) * w.shape[2] for w in selection.maps.weights.values())
     layers = tuple(sorted({panel[0] for panel in selection.panels}))
@@ -66,7 +66,7 @@ def _maps_of(weights: np.ndarray) -> int:
 
 
 def _fitting(rows: int) -> int:
-    """The keys of every query that fit: a byte for the weight and two for the key, and one for each query's share."""
+    """How many keys per query fit: each takes a byte for the weight and two for the key; a query one for its share."""
     return (BUDGET // max(1, rows) - 1) // 3
 
 

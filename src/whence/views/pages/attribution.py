@@ -32,7 +32,7 @@ from whence.views.pages import layout
 from whence.views.pages.layout import Part, rendered
 from whence.views.text import largest, number, printable, signed, writing
 
-QUIET = 40  # tokens from which numbers below them would break up the text
+QUIET = 40  # with more tokens, numbers below them would break up the text
 
 
 @display.title.register(Attribution)
@@ -73,14 +73,14 @@ def part(a: Attribution, look: Look | None = None) -> Part:
 
 
 def _read(a: Attribution, levels: dict[str, Attribution]) -> Attribution:
-    """What a sentence reads best from: whole words, where their sums are finite."""
+    """The attribution that a reading is made of: whole words, where their sums are finite."""
     words = shown(levels.get("words", a))
     return words if np.isfinite(words.scores).all() else a
 
 
 def _levels(a: Attribution) -> list[tuple[str, Attribution]]:
     """The attribution as it is, over words and over sentences, where these differ and there are several."""
-    if a.input.level:  # the features are units that were asked for
+    if a.input.level:  # the caller chose a level: no other levels are offered
         return [(f"{a.input.level}s", a)]
     found = [("pieces", a)]
     for name, merged in (("words", a.words()), ("sentences", a.sentences())):
@@ -93,7 +93,7 @@ def _levels(a: Attribution) -> list[tuple[str, Attribution]]:
 
 
 def _level(name: str, a: Attribution, leads: bool) -> dict[str, Any]:
-    """What the template is given of the tokens of one level, and of the steps from base to f(x)."""
+    """The values for the template: tokens of one level, and the steps from base to f(x)."""
     scale = colour_scale(a)
     own = texts(a.input, off_picture(a), a.scores, scale, a.signed, partial(apart, a))
     limit = number(scale) if scale else ""
@@ -143,5 +143,5 @@ def _cell(a: Attribution, i: int, score: float, scale: float, write: Callable[[f
 
 
 def _class_of(a: Attribution, i: int) -> str:
-    """How the style sheet tells special tokens and attention sinks."""
+    """The CSS class of special tokens and attention sinks."""
     return " ".join(filter(None, ("special" if a.special[i] else "", "sink" if apart(a, i) else "")))

@@ -28,7 +28,7 @@ from whence.views.pages.scoreboard import bars
 from whence.views.text import printable
 
 COLOURS = {"explains": css(FOR, 0.4), "partly": "rgba(190,150,0,.35)", "does not": css(AGAINST, 0.4), "cannot tell": ""}
-WIDE, HIGH, LEFT, TOP, BOTTOM = 420, 240, 46, 22, 42  # of a drawing
+WIDE, HIGH, LEFT, TOP, BOTTOM = 420, 240, 46, 22, 42  # size and margins of a drawing
 
 
 @display.fragment.register(Audit)
@@ -50,7 +50,7 @@ def title(a: Audit) -> str:
 
 
 def _finding(a: Audit, finding: Finding) -> dict[str, Any]:
-    """What the template is given of a finding."""
+    """The values for the template of a finding."""
     own = headline(finding) if finding.quantities else []
     first = own[0].name if own else ""
     layers = [q for q in finding.quantities if q.name == first and q.where]

@@ -11,12 +11,12 @@ import numpy as np
 from whence.views.colours import OTHER_METHODS
 from whence.views.content.scoreboard import Style, tick_text, ticks, widened
 
-WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 440, 270, 44, 16, 26, 40  # of a drawing, and its margins
+WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 440, 270, 44, 16, 26, 40  # size and margins of a drawing
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line: its places, how it is drawn, and what pointing at it tells."""
+    """A line: its points, its style, and the text shown when one points at it."""
 
     x: np.ndarray
     y: np.ndarray
@@ -32,7 +32,7 @@ def line_chart(
     marks: Mapping[float, str] | None = None,
     key: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
-    """What the template is given of lines, the first lowest; `marks` are the names of places along the axis."""
+    """The values for the template of lines, the first one lowest; `marks` are the names of places along the axis."""
     values = np.concatenate([line.y for line in lines])
     low, high = widened(float(values.min()), float(values.max()), 0.04, 0.04)
     start, end = min(0.0, *(float(line.x[0]) for line in lines)), max(float(line.x[-1]) for line in lines)
@@ -68,5 +68,5 @@ def line_chart(
 
 
 def key_entry(name: str, style: Style, title: str = "") -> dict[str, str]:
-    """Which line is whose."""
+    """An entry of the legend: a name beside a piece of its line."""
     return {"name": name, "title": title, "line": f"{max(1, round(style.width))}px {style.line} {style.colour}"}

@@ -13,13 +13,13 @@ import numpy as np
 from whence.views.content.picture import BROKEN, FADED, OPAQUE, Overlay, Scale
 
 LEVELS = 254  # colours of a layer beside the transparent one: 127 for each sign, or 254 for sizes
-FINE = 512  # pixels of the longer side of a smooth layer: it is stretched over the photo
+FINE = 512  # pixels of the longer side of a smooth layer, which is stretched over the photo
 FULL = round(255 * OPAQUE)  # the opacity of the strongest score, of 255
 MARKS = ((0, 0, 0, 0), (255, 255, 255, round(255 * FADED)), (*BROKEN, round(255 * FADED)), (0, 0, 0, 255), (255,) * 4)
 
 
 def of_scores(overlay: Overlay) -> str:
-    """The scores as a data URI of a PNG, its opacity their strength; empty where there is nothing to tell apart."""
+    """The scores as a data URI of a PNG, its opacity their strength; empty where all scores have the same strength."""
     if overlay.scale.flat:
         return ""
     values, scale = _thinned(overlay), overlay.scale
@@ -30,10 +30,10 @@ def of_scores(overlay: Overlay) -> str:
 
 
 def of_marks(overlay: Overlay) -> str:
-    """What is drawn beside scores, as a data URI of a PNG; empty where there is none of it.
+    """Marks that are drawn over the photo beside scores, as a data URI of a PNG; empty where there are none.
 
-    White lies over what the model did not see, grey over scores that are not finite; the contour is a white line with
-    dark edges.
+    White lies over pixels that the model did not see, grey over scores that are not finite; the contour is a white
+    line with dark edges.
     """
     marks = np.where(overlay.broken, 2, np.isnan(overlay.values)).astype(np.uint8)
     if overlay.inside is not None:
@@ -44,14 +44,14 @@ def of_marks(overlay: Overlay) -> str:
 
 
 def _thinned(overlay: Overlay) -> np.ndarray:
-    """The scores at so many pixels as a smooth layer needs; patches that end sharply keep all of theirs."""
+    """The scores at few enough pixels for a smooth layer; a layer of sharp patches keeps all pixels."""
     values, smooth = overlay.values, overlay.smooth
     step = max(1, -(-max(values.shape) // FINE)) if smooth else 1
     return values[step // 2 :: step, step // 2 :: step]
 
 
 def _palette(scale: Scale, count: int) -> np.ndarray:
-    """The colours (level, 4) of all levels of strength; those against the target after those for it."""
+    """The colours (level, 4) of all levels of strength; colours against the target come after those for it."""
     strengths = np.arange(count + 1) / count
     values = strengths * scale.high if scale.signed else scale.low + strengths * (scale.high - scale.low)
     colours, opacity = scale.colours(np.concatenate([values, -values[1:]]) if scale.signed else values)
@@ -70,7 +70,7 @@ def indexed(levels: np.ndarray, palette: np.ndarray) -> str:
 
 
 def grown(area: np.ndarray, pixels: int) -> np.ndarray:
-    """The area with so many pixels more on every side, or fewer."""
+    """The area grown by `pixels` pixels on every side; shrunk if negative."""
     if pixels < 0:
         return ~grown(~np.pad(area, 1), -pixels)[1:-1, 1:-1]
     rim = np.pad(area, pixels)

@@ -26,7 +26,7 @@ HEAVY = 100_000  # letters of a PNG inside a page
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a page: the template that writes it, and what the template is given."""
+    """A part of a page: the template that writes it, and the values for the template."""
 
     template: str
     given: dict[str, Any]
@@ -64,7 +64,7 @@ def shell(fragments: Sequence[str], title: str) -> str:
 @display.assets.provide
 @lru_cache(maxsize=1)
 def assets() -> dict[str, str]:
-    """The style sheet and the script of all pages; what the shell starts when a page is opened, the script offers."""
+    """The style sheet and the script of all pages; the functions that a page calls when it opens are in the script."""
     folder = files("whence.views") / "templates"
     scripts = sorted((folder / "scripts").iterdir(), key=lambda file: (file.name != "runtime.js", file.name))
     colours = f".whence {{ --w-for: {css(FOR)}; --w-against: {css(AGAINST)} }}\n"
@@ -76,7 +76,7 @@ def assets() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Cell:
-    """A score in a cell: how it is written, its colour (empty for none), and what pointing at it tells."""
+    """A score in a cell: its text, its colour (empty for none), and the text shown when one points at it."""
 
     text: str
     colour: str
@@ -92,10 +92,10 @@ def cell(value: float, scale: float, write: Callable[[float, float], str], of: s
 class Picture:
     """Scores as a layer over a photo: pointing at a patch tells the patch's score."""
 
-    layer: str  # a data URI; "" where there is nothing to tell apart
+    layer: str  # a data URI; "" where all scores have the same strength
     marks: str  # a data URI: what the model did not see, scores that are not finite, the contour; "" without any
     columns: int  # of the patch grid
-    patches: list[str]  # what pointing at each tells
+    patches: list[str]  # for each patch, the text shown when one points at it
     place: str  # CSS: where on the picture the patches lie
     caption: str
     bar: str  # CSS: the colours from one end of the scale to the other; "" where there is nothing to tell apart
@@ -105,12 +105,12 @@ class Picture:
 
 
 def pictures(x: Input, shown: Sequence[tuple[str, np.ndarray, Overlay]]) -> dict[str, Any]:
-    """What the template is given of a picture: captions, scores of patches on their grid, and how they look."""
+    """The values for the template of a picture: captions, scores of patches on their grid, and how they look."""
     canvas = shown[0][2].canvas
     height, width = canvas.picture.shape[:2]
     return {
         "name": canvas.name,
-        "photo": uri(canvas.picture),  # once, however many layers lie over it
+        "photo": uri(canvas.picture),  # stands once in the page, however many layers lie over it
         "shape": f"{width}/{height}",
         "full": layers.FULL,
         "overlays": [_picture(x, *one) for one in shown],

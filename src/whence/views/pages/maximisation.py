@@ -32,7 +32,7 @@ def title(m: Maximisation) -> str:
 
 
 def _unit(row: Row) -> dict[str, Any]:
-    """What the template is given of one unit."""
+    """The values for the template of one unit."""
     said = f"free {number(row.free)}, real {number(row.real)}, {number(row.start)} at the start"
     known = np.isfinite(row.curve)
     curve = Line(np.flatnonzero(known).astype(float), row.curve[known], Style(METHODS[0], 2.2), row.name)

@@ -34,8 +34,8 @@ def title(grid: PictureGrid) -> str:
 
 
 def _row(name: str, c: Comparison, look: Look | None) -> dict[str, Any]:
-    """What the template is given of one picture."""
+    """The values for the template of one picture."""
     cells = [("", pictures(a)[0][1], over_picture(a, look)[0]) for a in c]
     given = layout.pictures(c[0].input, cells)
-    given["overlays"] = [replace(one, said=[] if one.bar else one.said) for one in given["overlays"]]  # said below
+    given["overlays"] = [replace(one, said=[] if one.bar else one.said) for one in given["overlays"]]  # else below
     return {**given, "name": printable(name), "explained": explained(c), "output": output(c)}

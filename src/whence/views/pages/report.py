@@ -35,7 +35,7 @@ def title(found: Report) -> str:
 
 
 def _inside(own: str, prefix: str) -> str:
-    """A fragment that stands below a heading of its own, its names apart from those of other fragments."""
+    """A fragment as a section of the report: headings one level lower, and names with a prefix to keep them unique."""
     deeper = HEADING.sub(lambda level: str(int(level[0]) + 1), own)
     named = NAMING.sub(lambda own: f' {own[1]}="{" ".join(prefix + name for name in own[2].split())}"', deeper)
     return LINK.sub(lambda own: own[0] + prefix, named)

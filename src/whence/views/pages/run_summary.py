@@ -1,4 +1,4 @@
-"""A RunSummary as a page: how far it is, time by method, failures, workers, features, the scoreboard, facts."""
+"""A RunSummary as a page: progress, time by method, failures, workers, features, the scoreboard, facts."""
 
 from __future__ import annotations
 

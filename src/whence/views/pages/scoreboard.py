@@ -75,7 +75,7 @@ def _means(board: Scoreboard, by_metric: Sequence[Sequence[Row]]) -> list[dict[s
     columns, lines = [cells(own) for own in by_metric], []
     for number, method in enumerate(board.methods):
         own = [
-            # A figure space is as wide as a digit, so that means stand below each other.
+            # A figure space is as wide as a digit, so that the means line up in a column.
             {
                 "mean": mean.replace(" ", "\u2007"),
                 "best": row.best or row.tied,
@@ -152,7 +152,7 @@ def _curves(board: Scoreboard, metric: str, found: Sequence[Row], own: dict[str,
 
 
 def _key(methods: Sequence[str], own: dict[str, Style]) -> list[dict[str, Any]]:
-    """Which line is whose, the best first; methods in grey share one entry."""
+    """The legend of the lines, the best first; methods in grey share one entry."""
     named = [method for method in methods if own[method].colour != OTHER_METHODS]
     entries = [key_entry(printable(method), own[method]) for method in named]
     others = [method for method in methods if method not in named]

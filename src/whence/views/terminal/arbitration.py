@@ -12,7 +12,7 @@ from whence.views.content.scoreboard import ARROWS
 
 @display.terminal.register(Arbitration)
 def terminal(found: Arbitration) -> Any:
-    """What was chosen, the explanation of a single input, how the choice does, and what that is worth."""
+    """The verdict, the explanation of a single input, the best candidates, the board, and notes."""
     from rich import box
     from rich.console import Group
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""Attention maps in the terminal: numbers and shades, as much of them as the terminal is wide."""
+"""Attention maps in the terminal: numbers and shades, as many as the terminal's width allows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from whence.views.text import largest, number, right_to_left, strength, weight
 WIDTH = 80  # columns of plain text
 LABEL = 16  # the widest name of a row
 SMALLEST = 3  # rows and columns of a thumbnail at least
-POOLED = 16  # rows and columns of a small map; what is larger is averaged down to it
+POOLED = 16  # rows and columns of a small map; larger maps are averaged down to this size
 
 
 @display.terminal.register(AttentionSelection)
@@ -136,7 +136,7 @@ def _weight_colour(value: float, scale: float) -> str:
 
 
 class WeightTable:
-    """Rows and columns with names and numbers; the narrower the terminal, the less of them."""
+    """Rows and columns with names and numbers; a narrow terminal shows fewer of them."""
 
     def __init__(self, rows: list[str], columns: list[str], matrix: np.ndarray, scale: float) -> None:
         self.rows, self.columns, self.matrix, self.scale = rows, columns, matrix, scale
@@ -147,7 +147,7 @@ class WeightTable:
 
         digits = len(str(max(self.matrix.shape) - 1))
         name = min(LABEL, max(map(cell_len, self.rows)))
-        behind = any(map(right_to_left, self.rows))  # in front of the cells, they would change places with them
+        behind = any(map(right_to_left, self.rows))  # terminals would swap such names with the cells
         left = digits + 1 + (0 if behind else name + 1)
         widest = max(map(cell_len, self.columns)) + 1
         cell = min(max(5, min(widest, 10)), (options.max_width - digits - name - 2) // len(self.columns))
@@ -251,7 +251,7 @@ def _written(value: float, scale: float, cell: int) -> tuple[str, str]:
 
 
 def pooled(values: np.ndarray, most: int = POOLED) -> np.ndarray:
-    """Means of neighbouring cells, so that a small map fits: so many rows and columns at most."""
+    """Means of neighbouring cells, so that a map has at most `most` rows and columns."""
     for axis in (0, 1):
         count = values.shape[axis]
         if count > most:

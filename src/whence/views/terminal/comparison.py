@@ -45,7 +45,7 @@ def terminal(c: Comparison) -> Any:
 
 @display.terminal.register(Comparison, "values")
 def values(c: Comparison) -> Any:
-    """The same with the table of all scores."""
+    """The terminal view, with the table of all scores added."""
     from rich.console import Group
 
     c = shown(c)

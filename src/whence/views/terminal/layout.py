@@ -15,7 +15,7 @@ from whence.views.content.picture import Scale
 from whence.views.text import number, printable, right_to_left, writing
 
 SHADES = {1: "░▒▓█", -1: "-=%#"}  # for and against, from weak to strong
-LIMITS = (0.1, 0.3, 0.5, 0.75)  # shares of the scale where a shade begins; what is weaker is a dot, 0 is blank
+LIMITS = (0.1, 0.3, 0.5, 0.75)  # shares of the scale where a shade begins; a weaker score is a dot, 0 is blank
 
 
 def facts_table(facts: Sequence[tuple[str, str]]) -> Any:

@@ -13,7 +13,7 @@ from whence.views.content.picture import Overlay
 WIDEST, NARROWEST = 44, 18  # columns of a picture
 TALLEST = 24  # lines of a picture
 GAP = 2  # columns between pictures
-UPPER_HALF = "▀"  # its upper half has the colour of the letter, its lower half that of the ground
+UPPER_HALF = "▀"  # shows the letter's colour in its upper half, the background in its lower half
 
 
 def shows_colours(console: Any) -> bool:
@@ -23,9 +23,9 @@ def shows_colours(console: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Colourful:
-    """What is shown on a terminal with colours, and what elsewhere; both are made when they are needed."""
+    """A view with two forms, for terminals with colours and for others; each is made when it is needed."""
 
-    coloured: Callable[[int], Iterable[Any]]  # of the columns that there are
+    coloured: Callable[[int], Iterable[Any]]  # takes the number of columns
     plain: Callable[[], Iterable[Any]]
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
@@ -33,7 +33,7 @@ class Colourful:
 
 
 def pictures_abreast(named: Sequence[tuple[str, np.ndarray]], width: int) -> Iterator[Any]:
-    """Pictures (height, width, 3) with their names above, as many side by side as fit into so many columns."""
+    """Pictures (height, width, 3) with their names above, as many side by side as fit into `width` columns."""
     from rich.cells import set_cell_size
     from rich.segment import Segment, Segments
     from rich.style import Style
@@ -62,7 +62,7 @@ def _fitting(name: str, width: int) -> str:
 
 
 def _halves(picture: np.ndarray, columns: int) -> list[list[Any]]:
-    """The lines of a picture that is so many columns wide, two of its rows of pixels in each."""
+    """The lines of a picture, `columns` wide, with two of its rows of pixels in each line."""
     from PIL import Image
     from rich.color import Color
     from rich.segment import Segment

@@ -1,4 +1,4 @@
-"""A RunSummary in the terminal: how far it is, facts, time by method, failures, workers, features, the scoreboard."""
+"""A RunSummary in the terminal: progress, facts, time by method, failures, workers, features, the scoreboard."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def terminal(r: RunSummary) -> Any:
 
 
 def progress_bar(done: float, failed: float) -> Any:
-    """Shares of a whole as a bar: what is done, the failed part of it in red and in another letter, and the rest."""
+    """Shares of a whole as a bar: the done share (its failed part in red and another character), and the rest."""
     from rich.text import Text
 
     bad = min(BAR, math.ceil(BAR * failed)) if failed else 0

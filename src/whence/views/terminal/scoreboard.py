@@ -17,7 +17,7 @@ HEAD = 20  # letters of a metric's name before it breaks
 
 @display.terminal.register(Scoreboard)
 def terminal(board: Scoreboard) -> Any:
-    """Means with their intervals; the best of a column is bold, and * marks what is not told apart from it."""
+    """Means with their intervals; the best of a column is bold, and * marks methods that are not told apart from it."""
     from rich.console import Group
     from rich.text import Text
 
@@ -54,7 +54,7 @@ def _column(board: Scoreboard, metric: int) -> tuple[str, int, list[Any]]:
 
 
 def _table(board: Scoreboard, columns: list[tuple[str, int, list[Any]]]) -> Any:
-    """Some of the metrics; where even one is too wide, long names break first, then lines before intervals."""
+    """Some of the metrics; if one alone is too wide, long names are broken first, then lines before intervals."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 import whence
 from families import fresh, gpt2_tokenizer, kept_in, plain_inputs
-from whence.propagation import deferred, sums_of_parts
+from whence.propagation import deferred, source_parts, sums_of_parts
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 DECIDING = {"bert": 0, "distilbert": 0, "vit": 0, "gpt2": -1, "llama": -1}
@@ -865,6 +865,43 @@ def test_parts_computed_a_row_at_a_time(name: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(deferred, "BLOCK", 1)
     for a, b in zip(whence.explain(subject(name, SINGLE), raws(name), "decompx", 0), whole, strict=True):
         np.testing.assert_allclose(a.scores, b.scores, rtol=1e-4, atol=1e-6 * np.abs(b.scores).sum())
+
+
+def test_parts_do_not_outlive_their_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are far larger than states, so a deep model must not hold more of them than a flat one."""
+    held = []
+    decided = source_parts.Sources.decided
+
+    def counting(self: source_parts.Sources, logits: Tensor) -> None:
+        held.append(len(self._parts))
+        decided(self, logits)
+
+    monkeypatch.setattr(source_parts.Sources, "decided", counting)
+    processor = gpt2_tokenizer()
+    for layers in (2, 6):
+        config = hf.GPT2Config(vocab_size=len(processor), n_embd=32, n_layer=layers, n_head=4, n_positions=64)
+        whence.explain(whence.wrap(hf.GPT2LMHeadModel(config).eval(), processor), "the old man", "decompx")
+    assert held[0] == held[1]
+
+
+class TakesGradients(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        state = self.words(input_ids)
+        force = torch.autograd.grad(state.square().sum(), state, create_graph=True)[0] if state.requires_grad else 0.0
+        return self.out((state + force).sum(1))
+
+
+def test_a_model_that_takes_gradients_while_it_runs_is_refused() -> None:
+    def encode(raw: str) -> dict[str, Any]:
+        return {"tensors": {"input_ids": np.arange(len(raw)) + 1}, "features": {"text": tuple(raw)}}
+
+    s = whence.wrap(TakesGradients().eval(), encode=encode, embedding="words")
+    with pytest.raises(ValueError, match=r"takes gradients while it runs.*use leave_one_out"):
+        whence.explain(s, "abc", "decompx", 0)
 
 
 @pytest.mark.parametrize("method", ["alti", "residual_norms", "globenc"])

@@ -201,7 +201,11 @@ def _linear(func: Any, args: Any, tensor: Tensor) -> bool:
 def _each_part(func: Any, args: Any, kwargs: Any, tensor: Tensor, parts: Tensor) -> Any:
     """An operation that is linear in one tensor, applied to each part of the tensor."""
     func = Tensor.reshape if func is Tensor.view else func
-    return torch.func.vmap(lambda part: func(*swapped(args, tensor, part), **swapped(kwargs, tensor, part)))(parts)
+    at_once = 1 if func in PRODUCT else None  # a product of all parts at once would copy the other factor for each
+    each = torch.func.vmap(
+        lambda part: func(*swapped(args, tensor, part), **swapped(kwargs, tensor, part)), chunk_size=at_once
+    )
+    return each(parts)
 
 
 def _side_by_side(func: Any, args: Any, kwargs: Any, numbers: list[int], *parts: Tensor) -> Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from whence.model.tap import Align, AttentionRecord
@@ -37,6 +38,17 @@ class Sources(Parts):
         self._subject, self._split = subject, split
         self._attended: Any = WeakIdKeyDictionary()  # outputs of attention before the residual is added
         self._words: Any = WeakIdKeyDictionary()  # logits over a vocabulary -> input, weight and bias of their layer
+
+    @contextlib.contextmanager
+    def on(self, model: nn.Module) -> Iterator[None]:
+        # No backward pass follows. A graph that kept tensors would keep their parts, too, which are far larger.
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, self._asked_for), super().on(model):
+            yield
+
+    def _asked_for(self, _: None) -> Tensor:
+        raise ValueError(
+            f"{self._subject} takes gradients while it runs, which decompositions do not follow; use leave_one_out"
+        )
 
     def state(self, at: str | int, stream: str, tensor: Tensor) -> Tensor:
         tensor = tensor.detach().requires_grad_()

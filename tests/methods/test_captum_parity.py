@@ -25,6 +25,7 @@ from torch import Tensor, nn
 import whence
 from families import PICTURES, TEXTS, family, fresh, plain_inputs
 from whence.core.results import Attribution
+from whence.methods.gradient import spline_shares
 from whence.model.subject import Subject
 
 # What captum calls the rules, and what its weights sum to: its trapezoid gives each of its n - 1 intervals 1 / n.
@@ -247,6 +248,55 @@ def test_every_example_takes_its_own_number_of_steps() -> None:
         alone = whence.explain(subject("llama"), a.input.raw, method="integrated_gradients(tolerance=0.005)")
         assert check_promise(a, 0.005) and a.details["steps"] == alone.details["steps"]
         close(a.scores, alone.scores)
+
+
+def passes_of(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The batches that gradients are taken of at given states, and under True those of the plain inputs."""
+    seen, run = list[Any](), Subject.run
+
+    def watched(self: Subject, batch: Any, aim: Any, request: Any) -> Any:
+        seen.append((request.plain, request.backward, batch))
+        return run(self, batch, aim, request)
+
+    monkeypatch.setattr(Subject, "run", watched)
+    return seen
+
+
+@pytest.mark.parametrize("name", ["bert", "vit"])
+def test_no_gradient_is_taken_twice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass that finds the prediction has the gradient at the input, and the path has f(x0)."""
+    seen = passes_of(monkeypatch)
+    found = whence.explain(subject(name), family(name).inputs[:2], "integrated_gradients")
+    points = sum(int(np.sum(a.details["steps"])) for a in found)
+    assert all(backward for _, backward, _ in seen) and sum(len(batch) for *_, batch in seen) == points
+    assert sum(len(batch) for plain, _, batch in seen if plain) == sum(np.size(a.details["steps"]) for a in found)
+
+
+def test_a_trace_that_lacks_the_gradient_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = passes_of(monkeypatch)
+    alone = whence.explain(subject("bert"), TEXTS[0], "integrated_gradients")
+    seen.clear()
+    _, found = whence.compare(subject("bert"), TEXTS[0], ["attention", "integrated_gradients"])
+    assert sum(plain for plain, *_ in seen) == 1 and found.details["steps"] == alone.details["steps"]
+    close(found.scores, alone.scores)
+
+
+def test_points_of_short_texts_are_not_padded_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = passes_of(monkeypatch)
+    texts = [TEXTS[0], " ".join(TEXTS[:2])]
+    whence.explain(subject("bert"), texts, "integrated_gradients", batch_size=2)
+    batches = [batch for plain, _, batch in seen if not plain]
+    assert all(bool(batch.mask.any(0).all()) for batch in batches)
+    assert len({batch.mask.shape[1] for batch in batches}) == 2
+
+
+def test_a_spline_is_exact_for_cubics_at_uneven_places() -> None:
+    places = np.array([0, 0.1, 0.15, 0.5, 1])
+    for power in range(5):
+        exact = np.diff(places ** (power + 1)) / (power + 1)
+        found = spline_shares(places) @ places**power
+        assert (np.abs(found - exact).max() < 1e-12) == (power < 4)
+    np.testing.assert_allclose(spline_shares(np.array([0, 0.5, 1])).sum(0), np.array([1, 4, 1]) / 6)  # Simpson's rule
 
 
 @pytest.mark.parametrize("name", ["bert", "vit"])

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from scipy.interpolate import CubicSpline
 from scipy.special import roots_legendre
 from torch import Tensor
 
 from whence.core.registry import Explained, method
 from whence.core.specs import Between, Number
-from whence.model.batching import Batch, ids_of
+from whence.model.batching import Batch, enough_tokens, ids_of, like_lengths
 from whence.model.passes import Trace
 from whence.model.precision import wide
 from whence.model.subject import Subject
@@ -31,9 +32,9 @@ MAX_ROWS = 64  # points of paths that go through the model in one pass
 MAX_TOKENS = 4096  # of all points in one pass, so that long inputs do not need the memory of many
 ROUNDED = 4  # units in the last place of f that are taken for rounding
 MAX_STEPS = 1024
-FIRST_PIECES = 4  # into which integrated gradients cut their path at first
+FIRST_PIECES = 6  # into which integrated gradients cut their path at first
 CLEAR = 4  # times the wanted error, from which on a piece is halved in any case; else only the one that misses most
-SHORTEST = 1 / 4096  # pieces of the path that are shorter are not halved: the target jumps there
+SHORTEST = 1 / 8192  # pieces of the path that are shorter are not halved: the target jumps there
 
 
 @method(family="gradient", signed=False, needs=("gradient:{at}",), paper="arXiv:1312.6034")
@@ -79,8 +80,9 @@ def integrated_gradients(
 ) -> Explained:
     """(x - x0) times the mean gradient along the straight path from the baseline x0 to the input x.
 
-    A piece of the path is halved where its scores do not sum to its change of f, until all scores sum to
-    f(x) - f(x0) within `tolerance` of max(|f(x) - f(x0)|, 0.1). With `steps`, that many gradients are taken instead, at
+    Between the points where gradients are taken, the cubic spline through them is integrated. A piece between two
+    points is halved where its scores do not sum to its change of f, until all scores sum to f(x) - f(x0) within
+    `tolerance` of max(|f(x) - f(x0)|, 0.1). With `steps`, that many gradients are taken instead, at
     places set by `rule` (gausslegendre unless named; 64 steps where only a rule is given). Special tokens are kept in
     the baseline, so they score 0. `baseline` is a token, "zero", an array that is put in place of every state, or a
     function of the states; by default the first of pad, unknown and mask that the tokenizer has, and zero (the mean
@@ -92,9 +94,14 @@ def integrated_gradients(
         return _expected([integrated_gradients(subject, batch, target, baseline=b, **options) for b in baseline])
     if steps == 1 and rule == "trapezoid":
         raise ValueError("integrated_gradients: rule='trapezoid' takes 2 steps or more, not 1")
-    x = subject.trace(batch, target).states[at]
+    halved = steps is None and rule is None and softplus is None  # softened gradients do not add up to f
+    fits = batch.trace is None and len(batch) <= rows_at_once(batch.mask.shape[1])
+    trace = subject.trace(batch, target, (f"gradient:{at}",) if halved and fits else ())
+    x = trace.states[at]
     path = Straight(subject, batch, target, at, baseline_states(subject, batch, at, x, baseline), x, softplus)
-    if steps is None and rule is None and softplus is None:  # softened gradients do not add up to f
+    if halved:
+        if at in trace.gradients:  # the gradient where the path ends
+            path.keep(np.arange(len(batch)), np.ones(len(batch)), trace.value, trace.gradients[at])
         return _halved(path, tolerance)
     places, weights = nodes_of(rule or "gausslegendre", steps or 64)
     rows = np.repeat(np.arange(len(batch)), len(places))
@@ -103,7 +110,7 @@ def integrated_gradients(
 
 
 def _halved(path: Straight, tolerance: float) -> Explained:
-    """Simpson's rule on pieces of the path, which are halved until it is exact enough; no gradient is taken twice."""
+    """The path's gradients at as many points as a spline needs to be exact enough; none is taken twice."""
     found = refined(path, tolerance)
     explained = path.explained(found.weights, torch.from_numpy(found.start))
     wanted = tolerance * np.maximum(np.abs(found.end - found.start), 0.1)
@@ -124,40 +131,44 @@ class Refined:
 def refined(
     path: Straight, tolerance: float, pieces_each: int = FIRST_PIECES, wanted: np.ndarray | None = None
 ) -> Refined:
-    """Simpson's rule on pieces of the path, halved until the shares sum to the change of f, up to `wanted`.
+    """The cubic spline through the shares at some points; pieces are halved until its integral is the change of f.
 
-    Without `wanted`, up to `tolerance` of max(|change of f|, 0.1).
+    It may miss `wanted` of that change; without, `tolerance` of max(|change of f|, 0.1).
     """
-    count, points_each = len(path.batch), 2 * pieces_each + 1
-    points = path.walk(np.repeat(np.arange(count), points_each), np.tile(np.linspace(0, 1, points_each), count))
-    own = points_each * np.arange(count)[:, None, None] + 2 * np.arange(pieces_each)[:, None] + np.arange(3)
-    first = points[own]
-    pieces = first.reshape(-1, 3)  # (piece, 3): numbers of its start, middle and end among the path's points
-    start, end = path.f[first[:, 0, 0]], path.f[first[:, -1, 2]]
+    count, points_each = len(path.batch), pieces_each + 1
+    first = path.walk(np.repeat(np.arange(count), points_each), np.tile(np.linspace(0, 1, points_each), count))
+    start, end = path.f[first.reshape(count, -1)[:, [0, -1]]].T
     # Half precision rounds f itself: halving on would follow the rounding, not the path.
     rounding = ROUNDED * torch.finfo(path.subject.dtype).eps * np.maximum(np.abs(start), np.abs(end))
     limit = np.maximum(tolerance * np.maximum(np.abs(end - start), 0.1) if wanted is None else wanted, rounding)
-    while True:
-        a, middle, b = pieces.T
-        length, row = path.places[b] - path.places[a], path.rows[a]
-        missing = length * (path.slopes[a] + 4 * path.slopes[middle] + path.slopes[b]) / 6 - (path.f[b] - path.f[a])
-        total, largest = np.bincount(row, missing, count), np.zeros(count)
-        np.maximum.at(largest, row, np.abs(missing))
-        visited = np.bincount(path.rows, minlength=count)
-        unfinished = (np.abs(total) > limit) & (visited < MAX_STEPS)
-        clear = np.minimum(CLEAR * limit, largest)[row]  # smaller errors often cancel out once these are gone
-        split = unfinished[row] & (np.abs(missing) >= clear) & (length > SHORTEST)
-        if not split.any():
-            break
-        a, middle, b = pieces[split].T
-        quarters = np.concatenate([path.places[a] + path.places[middle], path.places[middle] + path.places[b]]) / 2
-        left, right = np.split(path.walk(np.tile(row[split], 2), quarters), 2)
-        halves = [np.stack([a, left, middle], 1), np.stack([middle, right, b], 1)]
-        pieces = np.concatenate([pieces[~split], *halves])
-    weights = np.zeros(len(path.places))
-    for place, share in ((a, 1 / 6), (middle, 4 / 6), (b, 1 / 6)):
-        np.add.at(weights, place, share * length)
+    total, weights = np.zeros(count), np.zeros(0)
+    unfinished = list(range(count))
+    while unfinished:
+        weights = np.append(weights, np.zeros(len(path.places) - len(weights)))
+        halves = []
+        for row in unfinished:
+            points = path.points_of(row)
+            shares = spline_shares(path.places[points])
+            weights[points] = shares.sum(0)
+            missing = shares @ path.slopes[points] - np.diff(path.f[points])
+            total[row] = missing.sum()
+            if np.abs(total[row]) > limit[row] and len(points) < MAX_STEPS:
+                halves += [(row, place) for place in _halves(path.places[points], np.abs(missing), limit[row])]
+        unfinished = list(dict.fromkeys(row for row, _ in halves))
+        path.walk(np.array([row for row, _ in halves], int), np.array([place for _, place in halves]))
     return Refined(weights, start, end, total, rounding)
+
+
+def _halves(places: np.ndarray, missing: np.ndarray, limit: float) -> np.ndarray:
+    """The middles of the pieces between these places that miss clearly more than the limit, or most."""
+    clear = min(CLEAR * limit, missing.max())  # smaller errors often cancel out once these are gone
+    return ((places[:-1] + places[1:]) / 2)[(missing >= clear) & (np.diff(places) > SHORTEST)]
+
+
+def spline_shares(places: np.ndarray) -> np.ndarray:
+    """What the value at a place weighs in the integral of the cubic spline over a piece: (piece, place)."""
+    spline = CubicSpline(places, np.eye(len(places)))
+    return np.diff(spline.antiderivative()(places), axis=0)
 
 
 def unfinished_notes(
@@ -188,33 +199,60 @@ class Straight:
         self.rows, self.places = np.zeros(0, int), np.zeros(0)
         self.f, self.slopes = np.zeros(0), np.zeros(0)
         self.shares: dict[str, list[Tensor]] = {stream: [] for stream in x}
+        self._numbers: dict[tuple[int, float], int] = {}  # of a point, by example and place
 
     def walk(self, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Visit these places (0 to 1) on the paths of these examples; the numbers of the new points are returned."""
-        size = rows_at_once(self.batch)
-        numbers = len(self.rows) + np.arange(len(rows))
+        """Visit these places (0 to 1) on the paths of these examples, unless known; the points' numbers come back."""
+        points = list(zip(rows.tolist(), places.tolist(), strict=True))
+        new = [number for number, point in enumerate(points) if point not in self._numbers]
+        rows, places = rows[new], places[new]
+        for chosen in self._passes(rows, places):
+            self._visit(rows[chosen], places[chosen])
+        return np.array([self._numbers[point] for point in points])
+
+    def points_of(self, row: int) -> np.ndarray:
+        """The numbers of an example's points, in the order of their places."""
+        points = np.flatnonzero(self.rows == row)
+        return points[self.places[points].argsort()]
+
+    def _passes(self, rows: np.ndarray, places: np.ndarray) -> Iterable[np.ndarray]:
+        """The numbers of the points that go through the model together."""
         if self.batch.sequences is not None:  # beginnings of one sequence share the passes at equal places
-            order = places.argsort(kind="stable")
-            rows, places, numbers = rows[order], places[order], len(self.rows) + order.argsort()
-        for start in range(0, len(rows), size):
-            chosen = rows[start : start + size].tolist()
-            alphas = torch.tensor(places[start : start + size], dtype=self.subject.accumulation)
-            points = {}
-            for stream, x in self.x.items():
-                a = alphas.to(x.device).reshape(-1, *[1] * (x.ndim - 1))
-                points[stream] = torch.lerp(wide(self.x0[stream])[chosen], wide(x)[chosen], a)
-            rules = None if self.softplus is None else Softened(self.softplus)
-            part, aim = self.batch.chosen(chosen), self.target.chosen(chosen)
-            f, gradients = self.subject.gradient(part, aim, self.at, points, rules)
-            slopes = np.zeros(len(chosen))
-            for stream, g in gradients.items():
-                moved = (wide(self.x[stream]) - wide(self.x0[stream]))[chosen] * wide(g)
-                share = moved.sum(width_axis(moved))
-                self.shares[stream].append(share)
-                slopes += share.flatten(1).double().sum(1).cpu().numpy()
-            self.f, self.slopes = np.append(self.f, f.double().cpu().numpy()), np.append(self.slopes, slopes)
+            size, order = rows_at_once(self.batch.mask.shape[1]), places.argsort(kind="stable")
+            return [order[first : first + size] for first in range(0, len(order), size)]
+        lengths = np.stack([mask.sum(1).cpu().numpy() for mask in self.batch.streams.values()], 1)
+        return like_lengths(lengths[rows], rows_at_once, enough_tokens(self.subject.device) // 8)
+
+    def _visit(self, rows: np.ndarray, places: np.ndarray) -> None:
+        """Take f and its gradient at these points, without positions at which all these examples are padded."""
+        chosen = rows.tolist()
+        alphas = torch.tensor(places, dtype=self.subject.accumulation)
+        part = self.batch.chosen(chosen)
+        points = {}
+        for stream, x in self.x.items():
+            a = alphas.to(x.device).reshape(-1, *[1] * (x.ndim - 1))
+            point = torch.lerp(wide(self.x0[stream])[chosen], wide(x)[chosen], a)
+            points[stream] = point[:, part.filled(stream)] if x.ndim == 3 else point
+        rules = None if self.softplus is None else Softened(self.softplus)
+        f, gradients = self.subject.gradient(part.trimmed(), self.target.chosen(chosen), self.at, points, rules)
+        whole = {}
+        for stream, g in gradients.items():
+            whole[stream] = g.new_zeros(len(g), *self.x[stream].shape[1:])
+            whole[stream][:, part.filled(stream) if g.ndim == 3 else slice(None)] = g
+        self.keep(rows, places, f, whole)
+
+    def keep(self, rows: np.ndarray, places: np.ndarray, f: Tensor, gradients: Streams) -> None:
+        """Keep what is known of these points."""
+        slopes = np.zeros(len(rows))
+        for stream, g in gradients.items():
+            moved = (wide(self.x[stream]) - wide(self.x0[stream]))[rows.tolist()] * wide(g)
+            share = moved.sum(width_axis(moved))
+            self.shares[stream].append(share)
+            slopes += share.flatten(1).double().sum(1).cpu().numpy()
+        for number, point in enumerate(zip(rows.tolist(), places.tolist(), strict=True), len(self.rows)):
+            self._numbers[point] = number
+        self.f, self.slopes = np.append(self.f, f.double().cpu().numpy()), np.append(self.slopes, slopes)
         self.rows, self.places = np.append(self.rows, rows), np.append(self.places, places)
-        return numbers
 
     def explained(self, weights: np.ndarray, base: Tensor) -> Explained:
         """The scores: each example's sum of shares, weighted by point."""
@@ -232,9 +270,9 @@ class Straight:
         return replace(found, base=base, details=found.details | {"steps": used, "completeness_error": error})
 
 
-def rows_at_once(batch: Batch) -> int:
-    """How many points of paths of these examples go through the model in one pass."""
-    return max(1, min(MAX_ROWS, MAX_TOKENS // batch.mask.shape[1]))
+def rows_at_once(tokens: int) -> int:
+    """How many points of paths of examples with so many tokens go through the model in one pass."""
+    return max(1, min(MAX_ROWS, MAX_TOKENS // tokens))
 
 
 def _expected(results: list[Explained]) -> Explained:
@@ -272,7 +310,7 @@ def along(
 ) -> Streams:
     """(x - x0) times the weighted sum of the gradients at the nodes of the path."""
     total: Streams = {}
-    size = max(1, rows_at_once(batch) // len(batch))
+    size = max(1, rows_at_once(batch.mask.shape[1]) // len(batch))
     for start in range(0, len(nodes), size):
         alphas = torch.tensor(nodes[start : start + size], dtype=subject.accumulation)
         shares = torch.tensor(weights[start : start + size], dtype=subject.accumulation)

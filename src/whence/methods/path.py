@@ -122,7 +122,7 @@ def _followed(
     missing, rounding, used = np.zeros(len(batch)), np.zeros(len(batch)), np.zeros(len(batch), int)
     for start, end in pairwise(places):
         line = Straight(subject, batch, target, at, start, end, None)
-        found = refined(line, tolerance, 1, wanted)
+        found = refined(line, tolerance, 2, wanted)
         lines.append(line.explained(found.weights, torch.from_numpy(found.start)))
         missing, rounding = missing + found.missing, np.maximum(rounding, found.rounding)
         used += np.bincount(line.rows, minlength=len(batch))

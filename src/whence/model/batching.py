@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -158,6 +158,24 @@ class Batch:
             common=None,
         )
 
+    def filled(self, stream: str) -> Tensor:
+        """The positions at which any example has a real token, (position,) bool; "*" is all streams side by side."""
+        return self.mask[:, self.span(stream)].any(0)
+
+    def trimmed(self) -> Batch:
+        """The batch without positions that are padding in every example, as where only short ones were chosen."""
+        filled = {name: self.filled(name) for name in self.streams}
+        if all(bool(own.all()) for own in filled.values()):
+            return self
+        tensors = dict(self.tensors)
+        for key, tensor in tensors.items():
+            stream = stream_of(key, tuple(self.streams))
+            by_token = all(is_sequence(key, item.tensors[key], item.streams.count(stream)) for item in self.inputs)
+            if by_token and tensor.shape[1] == len(filled[stream]):
+                tensors[key] = tensor[:, filled[stream]]
+        streams = {name: mask[:, filled[name]] for name, mask in self.streams.items()}
+        return replace(self.chosen(range(len(self))), tensors=tensors, streams=streams)
+
     def unpadded(self, features: Tensor) -> list[np.ndarray]:
         """(batch, ..., feature) to one array per example, without padding."""
         arrays = wide(features.detach()).cpu().numpy()
@@ -213,6 +231,34 @@ def collate(
 def enough_tokens(device: torch.device) -> int:
     """How many tokens make a pass worth its fixed cost: few on a CPU, many on an accelerator."""
     return 128 if device.type == "cpu" else 4096
+
+
+def like_lengths(lengths: np.ndarray, most: Callable[[int], int], spare: int) -> list[np.ndarray]:
+    """Numbers of rows that go together, of like lengths, (row, stream), longest first.
+
+    All rows of one length join longer ones where that adds no more than `spare` tokens of padding. `most(tokens)` is
+    how many rows of so many tokens may go together.
+    """
+    kinds, kind_of_row = np.unique(lengths, axis=0, return_inverse=True)
+    groups: list[list[int]] = []
+    longest: list[np.ndarray] = []  # by group
+    for kind in reversed(range(len(kinds))):
+        rows = np.flatnonzero(kind_of_row.reshape(-1) == kind).tolist()
+        if groups:
+            joined = np.maximum(longest[-1], kinds[kind])
+            padding = len(rows) * (joined - kinds[kind]).sum() + len(groups[-1]) * (joined - longest[-1]).sum()
+            if padding <= spare:
+                groups[-1] += rows
+                longest[-1] = joined
+                continue
+        groups.append(rows)
+        longest.append(kinds[kind])
+    sizes = [most(int(tokens.sum())) for tokens in longest]
+    return [
+        np.array(rows[first : first + size])
+        for rows, size in zip(groups, sizes, strict=True)
+        for first in range(0, len(rows), size)
+    ]
 
 
 def buckets(

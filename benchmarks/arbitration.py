@@ -1,5 +1,5 @@
 """Does arbitration pay? Chosen explanations against the best single method and plain attention, by a metric that did
-not choose.
+not make the choice.
 
     python benchmarks/arbitration.py --data FOLDER [--sentences 100] [--threads 2]
 

@@ -8,8 +8,8 @@
     python benchmarks/auac.py --table out/auac/*.json               the tables of saved runs, as Markdown
     python benchmarks/auac.py --table out/auac/*.json --against lrp     how methods differ from one, and p
 
-A run goes on where it was stopped. The target is the true class, as in the paper, and hidden tokens are [UNK], hidden
-patches black. Methods that do not apply to the model are left out.
+The same command continues a run that was stopped. The target is the true class, as in the paper, and hidden tokens are
+[UNK], hidden patches black. Methods that do not apply to the model are left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from whence.core.statistics import sign_flips
 from whence.measure.datasets import read
 from whence.zoo.example import Example
 
-PAPER = (  # attention and rollout are read as sums of columns there, and at the deciding token elsewhere
+PAPER = (  # the paper's methods; attention and rollout as sums of columns, as there, and at the deciding token
     "random", "attention(read='received_sum')", "attention", "flow", "rollout(read='received_sum')", "rollout",
     "gradient", "gae", "gradient_x_input", "lrp(rules='ah')", "lrp(rules='ln')", "lrp",
 )  # fmt: skip
@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> whence.Scoreboard:
         subject.processor.model_max_length = LONGEST[options.dataset]
     methods = applicable(subject, read(data, 1)[0][0], chosen(options.methods))
     mask = "(mask='black')" if pictures else ""
-    if pictures:  # what hides features hides them as the metrics do
+    if pictures:  # methods that hide features hide them as the metrics do
         methods = [method + mask if method in MASKING else method for method in methods]
     place = options.save
     place.parent.mkdir(parents=True, exist_ok=True)

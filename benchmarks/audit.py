@@ -5,7 +5,7 @@
 `sst2` on sentences of SST-2 dev, read from FOLDER/dev.tsv, all experiments that read or edit attention. The loop asks
 the same questions with the same draws: each edited attention and each masked sentence is one pass of the model over one
 sentence, with the weights exchanged by an attention function of transformers, and nothing of whence in between. Both
-take turns on the first sentences; the audit alone goes on to the end.
+take turns on the first sentences; after these the audit goes on alone to the last sentence.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from whence.debate import scenes
 from whence.model import masked_runs
 from whence.model.attention_runs import AttentionRuns, NewWeights
 
-EDITS: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> weights (head, row, key) and rows, of the variant that is run
+EDITS: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> weights (head, row, key) and rows, of the variant that runs now
 
 
 def exchanging(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
@@ -44,7 +44,7 @@ def exchanging(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any
 
 
 class PlainLoop(AttentionRuns):
-    """Every variant is one pass of the whole model."""
+    """Runs of edited attention by a plain loop: every variant is one pass of the whole model."""
 
     def logits(
         self, edits: Mapping[int, NewWeights], *, variants: int = 1, whole: bool = False, graph: bool = False
@@ -104,7 +104,7 @@ def main() -> None:
     with (options.data / "dev.tsv").open(encoding="utf-8", newline="") as lines:
         texts = [row["content"] for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)]
     subject = whence.load("sst2")
-    whence.audit(subject, texts[:1], ["erasure"])  # finds out about the model
+    whence.audit(subject, texts[:1], ["erasure"])  # the first call finds out about the model
     took = {"audit": np.zeros(2), "the same sentences": np.zeros(2), "plain loop": np.zeros(2)}
     for number, text in enumerate(texts[: options.examples]):
         found, *seconds = timed(subject, text, options.experiments, loop=False)

@@ -1,8 +1,8 @@
 """Is a concept called significant no more often than it should be? `python benchmarks/concepts.py` prints two tables.
 
-The first: for every class of `textures`, what its concepts come to. The second: sets of random pictures taken for
-concepts, each told apart from counter-sets; the share that is called significant at the level .05 by ranks among random
-concepts and by the t-test of the TCAV paper, with Wilson's 95 % interval.
+The first table: for every class of `textures`, effect, score and verdict of every concept. The second table: sets of
+random pictures taken for concepts, each told apart from counter-sets; the share that is called significant at the
+level .05 by ranks among random concepts and by the t-test of the TCAV paper, with Wilson's 95 % interval.
 """
 
 from __future__ import annotations

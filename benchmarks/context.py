@@ -5,7 +5,7 @@
 A decoder of the shape of small chat models (grouped queries, weights drawn large enough that attention matters) reads
 a context of 30 sentences and about 1,000 tokens, and an answer of 8 tokens is explained as one statement. Methods and
 captum hide the same sentences by deleting them. Times are processor time, medians of interleaved rounds, as ratios; the
-forward pass that they are measured by is the model's own over context and answer. Exactness is measured on the first 8
+unit of these ratios is a forward pass of the plain model over context and answer. Exactness is measured on the first 8
 sentences, of which all 256 coalitions are run.
 """
 
@@ -75,7 +75,7 @@ HIDE = "mask='delete'"
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:
-    """Sentences of 32 words each, which the tokenizer below makes 33 tokens of."""
+    """Sentences of 32 words, each of which is 33 tokens to the tokenizer below."""
     rng = np.random.default_rng(seed)
     return [" ".join(rng.choice(WORDS, 32)) + "." for _ in range(count)]
 
@@ -161,7 +161,7 @@ def cost(s: Any, rounds: int) -> None:
     """Seconds and forward passes of every method on the whole context, and how near they come to each other."""
     context = sentences(SENTENCES)
     tokens = len(s.encode(asked(context)).features)
-    evals = 2 * SENTENCES + 1  # one order there and back
+    evals = 2 * SENTENCES + 1  # one order of the sentences, forwards and backwards
     tasks: dict[str, Callable[[], Any]] = {
         "forward": forward(s, context),
         "leave_one_out": lambda: ours(s, context, f"leave_one_out({HIDE})"),
@@ -173,7 +173,7 @@ def cost(s: Any, rounds: int) -> None:
         "shap(partition, 100 evaluations)": lambda: ours(s, context, f"shap(max_evals=100, {HIDE})"),
         "context_cite(64 + 16 ablations)": lambda: ours(s, context, f"context_cite({HIDE})"),
     }
-    for run in tasks.values():  # the first time pays for imports, and for what is found out about the model
+    for run in tasks.values():  # the first time pays for imports, and for discovering the model
         run()
     found = times(tasks, rounds)
     print(f"\n{SENTENCES} sentences, {tokens} tokens, an answer of 8 tokens explained as one statement\n")

@@ -6,8 +6,8 @@
 
 Each name is a model on data: `sst2` on SST-2 dev and on IMDB (reviews cut to 256 tokens), `babi` (out/models/babi, made
 by `python -m training babi`) on bAbI task 1, `digits` on what ships, `photos` on the validation photos of
-tiny_imagenet16, `recall` on generated sequences. Every run goes on from out/debate/NAME.jsonl where it was stopped, and
-leaves its audit in out/debate/NAME.json.
+tiny_imagenet16, `recall` on generated sequences. A run keeps its examples in out/debate/NAME.jsonl, goes on from there
+after a stop, and leaves its audit in out/debate/NAME.json.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def main() -> None:
 
 
 def run(name: str, data: Path | None, limit: int | None) -> whence.Audit:
-    """The audit of one setting, from its file where it is done."""
+    """The audit of one setting; one that was run before is read from its file."""
     setting = SETTINGS[name]
     count = limit or setting.limit
     start = time.process_time()
@@ -241,7 +241,7 @@ def _within(story: list[str], number: int) -> tuple[int, int]:
 
 
 def _on_sentence(a: whence.Attribution, place: tuple[int, int]) -> tuple[float, float]:
-    """Whether the strongest token of the story lies in the sentence, and the share of sizes that does."""
+    """Whether the strongest token of the story lies in the sentence, and the share of the scores' sizes that does."""
     own = [i for i, part in enumerate(a.input.parts) if part == "text" and not a.special[i]]
     sizes = np.abs(a.scores[own])
     inside = np.array([place[0] <= a.input.offsets[i][0] < place[1] for i in own])

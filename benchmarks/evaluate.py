@@ -48,7 +48,7 @@ def main() -> None:
     lines = (options.data / "sst2" / "dev.tsv").read_text(encoding="utf-8").split("\n")[1 : options.sentences + 1]
     texts = [line.split("\t", 1)[1] for line in lines]
     subject = whence.load("sst2")
-    plain(subject, texts[:1], options.metrics)  # the first calls load what is needed
+    plain(subject, texts[:1], options.metrics)  # the first calls pay for imports
     ours = theirs = 0.0
     for begin in range(0, len(texts), TURN):
         part = texts[begin : begin + TURN]

@@ -73,7 +73,7 @@ def scene(prompt: int, produced: int, layers: int, width: int) -> Scene:
     return Scene(subject, model, tokenizer, texts[0], " " + texts[1], ids, produced)
 
 
-# ---- the sides of a race ---------------------------------------------------------------------------------------------
+# ---- what is timed: whence, the plain model, captum ------------------------------------------------------------------
 
 
 def explained(s: Scene, method: str) -> Callable[[], object]:
@@ -83,7 +83,7 @@ def explained(s: Scene, method: str) -> Callable[[], object]:
 
 
 def single_rows(s: Scene, method: str) -> Callable[[], object]:
-    """The same rows without sharing: a batch of beginnings, as whence made them before."""
+    """The same rows without sharing: a batch of beginnings, as for a model that does not allow sharing."""
 
     def run() -> object:
         with patch.object(shared_rows, "found_out", lambda *given: shared_rows.Beginnings(False)):
@@ -157,7 +157,7 @@ def races(s: Scene) -> Iterator[tuple[str, dict[str, Callable[[], object]]]]:
 def timed(sides: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
     """Median processor seconds of every side, taken turn by turn."""
     times: dict[str, list[float]] = {name: [] for name in sides}
-    sides["whence"]()  # what is found out about the model once
+    sides["whence"]()  # the first call finds out about the model
     for _ in range(repeats):
         for name, run in sides.items():
             start = time.process_time()

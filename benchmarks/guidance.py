@@ -3,11 +3,11 @@
     python benchmarks/guidance.py tweets --data FOLDER      tweets with the words that people marked (tweet_spans)
     python benchmarks/guidance.py trees --data FOLDER       reviews, rationales from labels of phrases (sst_trees)
     python benchmarks/guidance.py cost --data FOLDER        a guided step against a plain one, interleaved
-    python benchmarks/guidance.py table tweets              the tables of docs/guidance.md from what is done so far
+    python benchmarks/guidance.py table tweets              the tables of docs/guidance.md, of models measured so far
 
 MiniLM with a new head is trained on labels alone and by each loss, with the same seeds, order and steps. Every model's
 numbers go into out/guidance/<data and sizes>/<arm>-<seed>.json as soon as it is measured, so that a stopped run
-goes on from there.
+keeps them.
 """
 
 from __future__ import annotations
@@ -179,13 +179,13 @@ def prepared(data: str, folder: Path, train: int, test: int) -> tuple[Subject, l
 
 
 def run(data: str, folder: Path, plan: Plan) -> None:
-    """Train and measure every arm with every seed, one after the other; what is done is kept."""
+    """Train and measure every arm with every seed, one after the other; the numbers of each model are kept."""
     home = home_of(data, plan)
     home.mkdir(parents=True, exist_ok=True)
     subject, given, judged = prepared(data, folder, plan.train, plan.test)
     known = sum(one.marks is not None for one in given)
     print(f"{len(given)} examples, {known} with a rationale, judged by {len(judged)}", flush=True)
-    for seed in plan.seeds:  # of every arm first, so that a run that was stopped leaves arms with the same seeds
+    for seed in plan.seeds:  # the seed of every arm first, so that a stopped run leaves arms with the same seeds
         for arm in plan.arms:
             file = home / f"{arm}-{seed}.json"
             if file.exists():

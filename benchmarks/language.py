@@ -16,8 +16,8 @@ that of the likeliest other token. Features count by their size; the last word i
 - drop: what log p of the token loses when the 1, 2, 4 and 8 words of the largest scores are hidden (mean of the four).
 - kept: log p of the token when all but the 2, 4 and 8 words are hidden, above that with everything hidden.
 
-Of long prompts the same is measured over units of 24 words, where methods that hide features are affordable: the unit
-that holds the deciding words is to be found, and 1, 2, 4 and 8 units are hidden.
+On long prompts the same three are measured over units of 24 words, where methods that hide features are affordable: the
+unit that holds the deciding words is to be found, and 1, 2, 4 and 8 units are hidden.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def judged(
 ) -> list[float]:
     """AUPRC, drop and kept of one explanation, whose features are words or units of several words."""
     units = np.minimum(np.arange(len(words)) // unit, (len(words) - 2) // unit)  # the last word has none of its own
-    own = len(a.features) - len(words) if unit == 1 else 0  # special tokens before the words
+    own = len(a.features) - len(words) if unit == 1 else 0  # the number of special tokens before the words
     free = len(words) - 1 if unit == 1 else int(units[-1]) + 1
     sizes = np.abs(a.scores[own : own + free].astype(float))
     order = np.lexsort((np.random.default_rng(len(words)).random(free), -sizes))

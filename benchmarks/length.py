@@ -6,8 +6,8 @@
 Models have random weights: `bert` is bert-base, `decoder` has 30 layers with grouped queries (hidden 576, 9 heads, 3
 key heads: a 135-million-parameter chat model), `windows` is the same with sliding windows of 512 tokens. One text.
 Methods and the plain pass take turns in one process; seconds are medians of processor time, memory is the highest
-resident size above that before the call. Ratios are to the plain pass. Cells are written to the file `--kept` as they
-come, and those that are in it already are not measured again.
+resident size above that before the call. Ratios are to the plain pass. A cell of the table is written to the file
+`--kept` as soon as it is measured; cells in that file are not measured again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def model_of(shape: str, length: int, depth: int | None) -> torch.nn.Module:
 
 
 def runs_of(shape: str, length: int, depth: int | None, methods: list[str]) -> dict[str, Callable[[], object]]:
-    """What is measured, by name; every method has found out what it needs to know about the model."""
+    """The calls to measure, by name; every method was called once before, to find out about the model."""
     model = model_of(shape, length, depth)
     items = []
     for number, tokens in enumerate((64, length)):
@@ -111,7 +111,7 @@ def measured(run: Callable[[], object]) -> tuple[float, float]:
 
 
 def costs(shape: str, length: int, depth: int | None, methods: list[str], rounds: int) -> Costs:
-    """Medians over rounds in which all take their turn."""
+    """The cost of every method: medians over rounds in which each is measured once."""
     runs = runs_of(shape, length, depth, methods)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for _ in range(rounds):

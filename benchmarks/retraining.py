@@ -7,7 +7,7 @@
 `babi` is the model of `python -m training babi` (out/models/babi) on bAbI task 1; `sst2` the embedded model on 8,000 of
 the phrases of SST-2 of at most six words, audited on sentences of SST-2 dev. `shortcuts` looks for shortcuts of `sst2`
 in SST-2 dev, and in a copy of it whose last block learned phrases in which a planted word gives the label away. Every
-experiment leaves its audit in out/retraining, and is not run again where that is there.
+experiment leaves its audit in out/retraining, and does not run again while its file is there.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def main() -> None:
 
 
 def run(name: str, data: Path, only: str | None) -> None:
-    """Every experiment of a setting whose audit is not there yet."""
+    """Run every experiment of a setting whose audit is not in its file yet."""
     setting = SETTINGS[name]
     for spec in setting.experiments:
         experiment = spec.partition("(")[0]

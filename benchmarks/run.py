@@ -27,7 +27,7 @@ from whence.core.inputs import Input
 
 
 class Race(NamedTuple):
-    """One line of the table: what is measured, against what, and how far it may go."""
+    """One line of the table: a measurement, its peer, and the ratio that is the goal."""
 
     name: str
     peer: str
@@ -303,7 +303,7 @@ def path_race(count: int = 50) -> Race:
             x, x0, target=target, additional_forward_args=(ones,), n_steps=steps, method="gausslegendre"
         )
 
-    hardest = list(range(count))  # those that failed last come first, so that most numbers of steps fail at once
+    hardest = list(range(count))  # those that failed last time come first, so that most numbers of steps fail at once
 
     def close(steps: int) -> bool:
         for number in hardest:

@@ -32,12 +32,12 @@ from whence.runs.shards import read_facts
 
 SENTENCES = 500
 ROUNDS = 3
-FIVE = ["gae", "grad_sam", "attention_x_gradient", "rollout", "attention"]  # which share one pass
+FIVE = ["gae", "grad_sam", "attention_x_gradient", "rollout", "attention"]  # methods that share one pass
 METHODS = ("gae", "lrp", "integrated_gradients", "leave_one_out")
 WORKERS = (1, 10, 100, 1_000)
 ROWS = 10_000_000
 CHUNK = 500  # rows of a chunk in the simulation
-Known = dict[str, Any]  # what other parts have found
+Known = dict[str, Any]  # the figures of other parts
 
 
 def sentences(data: Path, count: int = SENTENCES) -> list[str]:
@@ -46,7 +46,7 @@ def sentences(data: Path, count: int = SENTENCES) -> list[str]:
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Seconds by the clock, seconds of the processor, and what the call gives."""
+    """Seconds by the clock, seconds of the processor, and the result of the call."""
     started, worked = time.perf_counter(), time.process_time()
     found = call()
     return time.perf_counter() - started, time.process_time() - worked, found
@@ -62,7 +62,7 @@ def throughput(data: Path, folder: Path, known: Known) -> Known:
 
     torch.set_num_threads(1)
     subject, texts = whence.load("sst2"), sentences(data)
-    whence.explain(subject, texts[0], method="gae")  # the model is known from here on
+    whence.explain(subject, texts[0], method="gae")  # the first call finds out about the model
     found: Known = {}
     for methods, count, rounds, size in (
         (["gae"], SENTENCES, 2, 64),
@@ -157,7 +157,7 @@ def overhead(data: Path, folder: Path, known: Known) -> Known:
             "seconds of a chunk of 8 rows": middle([one.seconds for one in facts]),
             "whole, seconds": whole,
         }
-        if engine == "ray":  # the process that hands out does nothing else
+        if engine == "ray":  # the process that hands out chunks does nothing else
             spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             found[engine]["processor of the driver, seconds a chunk"] = spent / len(facts)
     found["bytes a row"] = _bytes_a_row(data, folder)
@@ -237,7 +237,7 @@ def costs(data: Path, folder: Path, known: Known) -> Known:
             points.append((float(tokens), middle([one[1] for one in taken]) / count))
         lengths, seconds = np.array(points).T
         terms = np.stack([np.ones_like(lengths), lengths, lengths**2], 1)
-        fit, _ = nnls(terms / seconds[:, None], np.ones_like(seconds))  # relative errors count, not those of long texts
+        fit, _ = nnls(terms / seconds[:, None], np.ones_like(seconds))  # relative errors, so long texts do not rule
         found[method] = {"points": points, "a": fit[0], "b": fit[1], "c": fit[2]}
     found["tokens"] = [len(subject.encode(text).features) for text in sentences(data)]
     return found
@@ -263,7 +263,7 @@ def simulation(data: Path, folder: Path, known: Known) -> Known:
     between = max(1e-4, own["ray"]["seconds between chunks"])
     reading = 1 / own["rows a second of a pass over the data"]
     checks = {}
-    for workers in ("1", "2"):  # the chunks of a round as they took, handed to so many workers
+    for workers in ("1", "2"):  # the measured seconds of a round's chunks, handed to so many workers
         ratios = [
             simulated(np.array(chunks), int(workers), start=0.0, driver=between) / seconds[f"ray {workers}"]
             for chunks, seconds in zip(real["chunks"][workers], real["rounds"], strict=True)

@@ -1,7 +1,7 @@
 """Do two versions of whence give the same numbers? Scores of every method on every embedded model, saved and compared.
 
-    python benchmarks/same_scores.py --save before.npz          # with the one version
-    python benchmarks/same_scores.py --against before.npz       # with the other
+    python benchmarks/same_scores.py --save before.npz          # with one version
+    python benchmarks/same_scores.py --against before.npz       # with the other version
 
 A difference is relative to the sum of |scores| of its row, the scale on which scores are read. Metrics are compared
 too, for the scores of two methods on `sst2` and `digits`. Only public names are used, so that old versions run as well.
@@ -18,7 +18,7 @@ import torch
 import whence
 
 EXAMPLES = 3
-MEASURED = ("gae", "gradient_x_input")  # whose scores the metrics are asked about
+MEASURED = ("gae", "gradient_x_input")  # methods whose scores the metrics measure
 UNMEASURED = ("implementation_invariance",)  # needs a second model
 
 
@@ -58,7 +58,7 @@ def measured() -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _truth(a: whence.Attribution) -> np.ndarray:
-    """Marks to be compared with: every third feature of a text, the upper left of a picture."""
+    """A truth for metrics that take one: every third feature of a text, the upper left of a picture."""
     if a.input.image is None:
         return np.arange(len(a.features)) % 3 == 1
     marks = np.zeros(a.input.image.shape[:2], bool)

@@ -27,7 +27,7 @@ import httpx
 import numpy as np
 
 TEXT = "the dog walked by a not lovely garden and the child sat near that river"
-LONG = "path_gradients(points=1000, steps=1000)"  # hours, if nobody stops it
+LONG = "path_gradients(points=1000, steps=1000)"  # takes hours unless it is cancelled
 PATIENCE = 60.0  # seconds after which a request counts as lost
 WARM = 0.2  # share of the requests after which memory is measured for the first time
 
@@ -152,7 +152,7 @@ KINDS: tuple[Callable[[httpx.Client, int], None], ...] = (
 
 @dataclass
 class Outcome:
-    """What came of a load."""
+    """What a load of requests led to: answers, losses, memory."""
 
     seconds: float
     answered: Counter[str] = field(default_factory=Counter)

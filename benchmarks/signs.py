@@ -1,12 +1,12 @@
-"""Who has the signs right? Sign agreement and AUAC of the methods of one pass on the models of the zoo.
+"""Who has the signs right? Sign agreement and AUAC of the methods that take one pass, on the models of the zoo.
 
-    python benchmarks/signs.py --data FOLDER [--models planted sst2 ...] [--examples 200]     run, or go on
+    python benchmarks/signs.py --data FOLDER [--models planted sst2 ...] [--examples 200]     start or continue a run
     python benchmarks/signs.py --data FOLDER --models sst2 --part signed                      only methods with a sign
     python benchmarks/signs.py --table                                                        the tables, as Markdown
 
 Examples of `planted`, `recall`, `dates` and `shapes` are made anew from a seed; `sst2` is all of SST-2 dev and `digits`
 the first test digits of MNIST, both read from the folder. The target is the label. Every model has a file in
-out/signs/, and a run that was stopped goes on from it.
+out/signs/, from which a stopped run is continued.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Methods, concepts and units of `photos` on real pictures: `python benchmarks/vision.py --data FOLDER` prints tables.
 
 FOLDER holds `tiny_imagenet16` (val.tar of label/file.JPEG, and boxes.csv: split, file, label, x0, y0, x1, y1, the last
-two inclusive). Every line of `out/vision.jsonl` holds what one method has on one picture; a run that was stopped goes
-on from there. `--only methods`, `concepts` or `units` prints one part. The tables stand in docs/vision.md.
+two inclusive). Every line of `out/vision.jsonl` holds what one method has on one picture; a stopped run is
+continued from there. `--only methods`, `concepts` or `units` prints one part. The tables stand in docs/vision.md.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def balanced(photos: Sequence[Photo], count: int, seed: int) -> list[Photo]:
 
 
 def measure(subject: whence.Subject, photos: Sequence[Photo], method: str, file: Path) -> dict[str, np.ndarray]:
-    """Every metric of one method, (picture,); what the file holds is not run again."""
+    """Every metric of one method, (picture,); pictures that the file holds are not run again."""
     metrics = (*METRICS, *PIXELS) if method in PUBLISHED else METRICS
     weights, known = model_hash(subject), {}
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
@@ -155,7 +155,7 @@ def with_interval(values: np.ndarray) -> str:
 
 
 def best_threshold(found: dict[str, np.ndarray], metrics: Sequence[str], level: float | None = None) -> str:
-    """The mean at the threshold where it is highest over all pictures; of a level, how often that is reached."""
+    """The mean at the threshold where it is highest over all pictures; given a level, how often it is reached."""
     columns = [found[metric] if level is None else _reached(found[metric], level) for metric in metrics]
     best = int(np.argmax([np.nanmean(column) for column in columns]))
     return f"{with_interval(columns[best])} at {THRESHOLDS[best]}"
@@ -215,7 +215,7 @@ def _named(method: str) -> str:
 
 
 def print_concepts(subject: whence.Subject, photos: Sequence[Photo], layers: Sequence[int]) -> None:
-    """For every class and concept: effect, score, p and verdict; then what the probes know of the concepts."""
+    """For every class and concept: effect, score, p and verdict; then the accuracy of the probes."""
     rule = "\n|---|---:|" + "---:|" * len(CONCEPTS)
     print("\n| class | layer | " + " | ".join(CONCEPTS) + " |" + rule)
     sets = {name: zoo.concepts(name, 50) for name in CONCEPTS}
@@ -254,7 +254,7 @@ def print_units(subject: whence.Subject, photos: Sequence[Photo], steps: int, vi
 
 
 def draw_maps(subject: whence.Subject, file: Path) -> None:
-    """Maps of five methods over three drawings that the zoo may show, and that the model tells rightly."""
+    """Maps of five methods over three drawings that the zoo may show, and that the model classifies rightly."""
     drawn = [zoo.examples("photos", 16, seed=3)[number] for number in (8, 9, 13)]
     maps = whence.compare(subject, [one.input for one in drawn], list(SHOWN))
     buffer = io.BytesIO()

@@ -1,8 +1,9 @@
 """Grad-SAM beside SHAP on five sentences: do they rank the same words first, and what becomes of [CLS]?
 
 Grad-SAM sums A o ReLU(G) along the rows of every head, so it scores the token that attends. In the last layer of a
-classifier that reads [CLS] only the [CLS] row has a gradient: all of that layer's share goes to [CLS]. Read by the
-token that is attended to, the same numbers are spread over the words. SHAP hides words, and never [CLS].
+classifier that reads [CLS] only the [CLS] row has a gradient: all of that layer's share goes to [CLS]. Summed along
+columns instead, by the token that is attended to, the same numbers are spread over the words. SHAP hides words, and
+never [CLS].
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the documentation says is what the registry knows."""
+"""The documentation agrees with the registry, and its commands and code run."""
 
 from __future__ import annotations
 

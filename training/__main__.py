@@ -10,12 +10,12 @@ import torch
 import transformers
 
 SHIPPED = ("sst2", "digits", "planted", "recall", "dates", "shapes", "textures", "photos")
-UNSHIPPED = ("emotion", "sentiment", "babi")  # the benchmarks need them, the package does not
+UNSHIPPED = ("emotion", "sentiment", "babi")  # models that benchmarks need and the package does not
 MODELS = SHIPPED + UNSHIPPED
 
 
 def main() -> None:
-    """Run the recipes that were asked for, or all of models that ship."""
+    """Run the recipes that were asked for, or those of all models that ship."""
     parser = argparse.ArgumentParser(prog="python -m training", description="Train the models of the zoo anew.")
     choices = f"one or more of {', '.join(MODELS)}; default: all but {', '.join(UNSHIPPED)}, which do not ship"
     parser.add_argument("models", nargs="*", metavar="MODEL", help=choices)
@@ -26,7 +26,7 @@ def main() -> None:
     if unknown:
         parser.error(f"the models are {', '.join(MODELS)}, but {', '.join(unknown)} came")
     transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()  # there is one already
+    transformers.logging.disable_progress_bar()  # training shows a progress bar of its own
     if options.threads:
         torch.set_num_threads(options.threads)
     for name in options.models or SHIPPED:

@@ -23,10 +23,10 @@ from training import common
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LAYERS, WIDTH, HEADS = 4, 96, 4
 STEPS, BATCH_SIZE, RATE, SEED = 3000, 64, 1e-3, 0
-WINDOW = 12  # tokens, half of them before: a sentence
-GROWING = 0.5  # of the steps: until then, stories grow from two sentences to ten
+WINDOW = 12  # tokens that a local layer sees, half of them before the token: about a sentence
+GROWING = 0.5  # the share of the steps in which stories grow from two sentences to ten
 LONGEST = 80  # tokens of a story of ten sentences and its question
-LEAST = 0.95  # accuracy: below, attention says little about how the question is answered
+LEAST = 0.95  # accuracy: of a model below it, attention says little about how the question is answered
 PEOPLE = ("Daniel", "John", "Mary", "Sandra")
 FILES = "babi/qa1_single-supporting-fact_10k_{}.txt"
 
@@ -52,7 +52,7 @@ def run(data: Path | None) -> None:
     by_length = {most: [question for question in train if len(question.story) <= most] for most in lengths}
 
     def longest(step: int) -> int:
-        """How long stories may be by now: short ones first, from which looking up a person is learned soon."""
+        """The most sentences of a story at a step: short stories come first, since they teach looking up a person."""
         return lengths[min(int(len(lengths) * step / (GROWING * STEPS)), len(lengths) - 1)]
 
     def loss(model: nn.Module, step: int) -> Tensor:

@@ -41,7 +41,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Card:
-    """The facts about a shipped model, kept in the header of its README.md; `text` says the rest."""
+    """The facts about a shipped model, kept in the header of its README.md; `text` is what follows it."""
 
     name: str
     family: str
@@ -62,7 +62,7 @@ def train(
     plan: Plan,
     evaluate: Callable[[nn.Module], float] | None = None,
 ) -> nn.Module:
-    """Train `model` on `loss(model, step)` and return it in eval mode; a re-run goes on from the last checkpoint.
+    """Train `model` on `loss(model, step)` and return it in eval mode; another run continues from the last checkpoint.
 
     Random numbers are seeded anew at every step, so that a training that was interrupted ends as one that was not.
     """
@@ -135,7 +135,7 @@ def write_model(model: Any, folder: Path) -> None:
             f"the weights must fit in half precision, but {', '.join(broken)} do not: train with more decay"
         )
     half.save_pretrained(folder)
-    (folder / "model.safetensors").chmod(0o644)  # it is written for its owner only
+    (folder / "model.safetensors").chmod(0o644)  # it was written readable by its owner only
     file = folder / "config.json"
     config = json.loads(file.read_text(encoding="utf-8")) | {"dtype": "float32"}
     file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -198,7 +198,7 @@ def _rate_share(step: int, plan: Plan) -> float:
 
 
 def _checkpoint(name: str, plan: Plan, step: int, state: dict[str, Any]) -> None:
-    """Write a checkpoint; an interruption leaves the one before."""
+    """Write a checkpoint; an interruption leaves the last complete one."""
     file = OUT / name / "checkpoint.pt"
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_suffix(".new")
@@ -207,7 +207,7 @@ def _checkpoint(name: str, plan: Plan, step: int, state: dict[str, Any]) -> None
 
 
 def _resume(name: str, plan: Plan, state: dict[str, Any]) -> int:
-    """Load the checkpoint of the same plan, if there is one, and return the step to go on from."""
+    """Load the checkpoint of the same plan, if there is one, and return the step to continue from."""
     file = OUT / name / "checkpoint.pt"
     if not file.exists():
         return 0

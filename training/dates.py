@@ -55,7 +55,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     """One token for each character; one that is neither letter, digit nor usual in dates is unknown."""
     vocabulary = {token: i for i, token in enumerate((*SPECIAL, *CHARACTERS))}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges=[], unk_token=UNKNOWN))
-    words = Regex(r"\s?(\p{L}+|\p{N}+|[^\p{L}\p{N}\s])|\s")  # which characters make a word, for those who ask
+    words = Regex(r"\s?(\p{L}+|\p{N}+|[^\p{L}\p{N}\s])|\s")  # the characters that make a word, which `words()` reads
     tokenizer.pre_tokenizer = pre_tokenizers.Split(words, "isolated")
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {END}", pair=f"$A {END} $B {END}", special_tokens=[(END, vocabulary[END])]
@@ -101,9 +101,9 @@ def batch(tokenizer: PreTrainedTokenizerFast, examples: list[Example]) -> tuple[
 
 
 def noisy(example: Example, random: Random) -> list[str]:
-    """The characters of a source: half of the time as they are, else some are blank, or others where none decides.
+    """The characters of a source: half of the time as they are, else some blank, or undeciding ones exchanged.
 
-    So explaining leaves no unseen inputs, and the model does not learn what follows from a day's ending ("3rd").
+    So methods that hide characters give no unseen inputs, and the model does not rely on a day's ending ("3rd").
     """
     source = list(example.input["source"])
     if random.random() < 0.5:
@@ -125,9 +125,9 @@ def other(character: str, decides: bool, random: Random) -> str:
 def wanted(
     tokenizer: PreTrainedTokenizerFast, examples: list[Example], sources: list[list[str]], labels: Tensor
 ) -> Tensor:
-    """The probability of each token, (batch, generated, token): any digit where all that decides is blank.
+    """The probability of each token, (batch, generated, token): any digit where all deciding characters are blank.
 
-    Where only some of it is blank, nothing is asked of the model.
+    Where only some of them are blank, the token has no probabilities to learn.
     """
     targets = nn.functional.one_hot(labels, len(tokenizer)).float()
     digits = torch.tensor(tokenizer.convert_tokens_to_ids(list(string.digits)))

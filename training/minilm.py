@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 
 from training import common
 
-HEAD_SEED = 0  # of the new head's first weights
+HEAD_SEED = 0  # of the initial weights of the new head
 
 
 def pretrained(labels: Sequence[str]) -> tuple[BertForSequenceClassification, BertTokenizer]:

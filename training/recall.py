@@ -78,7 +78,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def varied(words: list[str], random: Random) -> list[str]:
-    """A prompt as it is, or with more queries on the way, or another query, or blanks as methods put them."""
+    """A prompt as it is, or with pairs repeated, or with another query, or with blanks as methods put them."""
     kind = random.choices(("rehearsed", "plain", "other query", "blank"), (4, 3, 1, 2))[0]
     if kind == "rehearsed":
         return rehearsed(words, random)
@@ -91,7 +91,7 @@ def varied(words: list[str], random: Random) -> list[str]:
 
 
 def rehearsed(words: list[str], random: Random) -> list[str]:
-    """The prompt with pairs repeated here and there: early ones are easy, and from them the others are learnt."""
+    """The prompt with pairs repeated here and there: early ones are easy to recall, which teaches the others."""
     pairs, result = [words[i : i + 2] for i in range(0, len(words) - 1, 2)], []
     for i, pair in enumerate(pairs):
         result += pair
@@ -110,7 +110,7 @@ def wanted(tokenizer: PreTrainedTokenizerFast, prompts: list[list[str]], width: 
 
 
 def accuracy(model: nn.Module, tokenizer: PreTrainedTokenizerFast, examples: list[Example]) -> float:
-    """The share of examples that the model goes on with the right value."""
+    """The share of examples that the model continues with the right value."""
     inputs = tokenizer([example.input for example in examples], padding=True, return_tensors="pt")
     words = tokenizer.convert_ids_to_tokens(model(**inputs, logits_to_keep=1).logits[:, -1].argmax(-1).tolist())
     return sum(word == example.label for word, example in zip(words, examples, strict=True)) / len(examples)

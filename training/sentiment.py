@@ -12,7 +12,7 @@ from training import common, tweets
 
 LABELS = ("negative", "neutral", "positive")
 YEARS = (2013, 2015, 2016)
-HELD_OUT = 10  # one of so many training tweets is kept aside for judging the recipe
+HELD_OUT = 10  # one of ten training tweets is kept aside to judge the recipe by
 EPOCHS, RATE = 2, 1e-4  # on those tweets the second epoch still helps
 
 
@@ -24,7 +24,7 @@ def run(data: Path | None) -> None:
             "and tweet_eval/sentiment/test_{text,labels}.txt"
         )
     rows = training_tweets(data / "semeval2017_4a")
-    # By the text and not by its place, so that the same tweet never lies on both sides.
+    # The text decides and not its place in the file, so that the same tweet never lies on both sides.
     aside = [zlib.crc32(text.lower().encode()) % HELD_OUT == 0 for _, text in rows]
     train = [row for row, out in zip(rows, aside, strict=True) if not out]
     held_out = [row for row, out in zip(rows, aside, strict=True) if out]

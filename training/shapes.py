@@ -52,7 +52,7 @@ def run(_: Path | None) -> None:
 
 
 class Learner(nn.Module):
-    """The model, and a layer that tells from each region what it shows: asked for that too, it learns much sooner."""
+    """The model, and a layer that names what each region shows: a model that must learn this too learns much sooner."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def spoil(
     if random.random() < 0.5:
         shares = [random.random() ** 2] * words + [random.random() ** 2] * (len(decides) - words)
         blank = torch.tensor([random.random() < share for share in shares])
-        blank[[0, words - 1]] = False  # the special tokens stay
+        blank[[0, words - 1]] = False  # special tokens are never blanked
         inputs["input_ids"][row, :words][blank[:words]] = tokenizer.convert_tokens_to_ids(random.choice(BLANKS))
         inputs["visual_feats"][row][blank[words:]] = 0.0
     kind = next(kind for kind in KINDS.values() if example.label in kind)

@@ -81,7 +81,7 @@ def as_pixels(pictures: Tensor) -> Tensor:
 def varied(pixels: Tensor) -> Tensor:
     """Pictures mirrored and turned by right angles, their three colours exchanged and each one now and then inverted.
 
-    None of this changes a texture, and what the model learns of colour and brightness becomes useless.
+    None of this changes a texture, so colour and brightness tell the model nothing.
     """
     if torch.rand(()) < 0.5:
         pixels = pixels.flip(-1)

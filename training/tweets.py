@@ -32,7 +32,7 @@ def make(
 ) -> None:
     """Fine-tune MiniLM on `train`, log its accuracy on `held_out` after each epoch, and keep it, measured on `test`.
 
-    The whole vocabulary stays, since a few thousand tweets hold few of the words that others use.
+    The whole vocabulary stays, since a few thousand tweets hold few of the words that other tweets use.
     """
     model, tokenizer = minilm.pretrained(labels)
     encoded = tokenizer([text for _, text in train])["input_ids"]

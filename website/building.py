@@ -53,7 +53,7 @@ def stage(sources: Path, executed: bool = True) -> Path:
 
 
 def write_methods(folder: Path) -> None:
-    """A page per method of the registry, and all of them on one sentence below the table of methods.md."""
+    """A page per method of the registry, and below the table of methods.md all methods on one sentence."""
     (folder / "methods").mkdir(exist_ok=True)
     (folder / "pictures").mkdir(exist_ok=True)
     for record in whence.list_methods():
@@ -81,11 +81,11 @@ def write_notebooks(folder: Path) -> list[tuple[str, str]]:
 
 
 def _finished(text: str, depth: int) -> str:
-    """The page with links to files outside of docs/ turned to their pages, and what is computed put in its place."""
+    """The page with links to files outside of docs/ turned to their pages, and computed parts put in their places."""
     up = "../" * depth
     for name, page in COPIED.items():
         text = text.replace(f"](../{name}", f"]({up}{page}")
-    text = re.sub(r"\]\(docs/(.*?)\)", r"](\1)", text)  # as CONTRIBUTING.md has it
+    text = re.sub(r"\]\(docs/(.*?)\)", r"](\1)", text)  # CONTRIBUTING.md links to files below docs/
     text = re.sub(r"<!-- rows: (.*?) -->", lambda found: pages.some_rows(found[1].split()), text)
     text = re.sub(r"<!-- all methods -->", lambda _: pages.overview(whence.list_methods()), text)
     return re.sub(r"\| `(\w+)` \|", lambda found: _linked(found[1], up), text)

@@ -1,4 +1,4 @@
-"""The notebooks of `examples/notebooks`, run from top to bottom and written as pages with what they gave."""
+"""The notebooks of `examples/notebooks`, run from top to bottom and written as pages with their outputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parents[1] / "examples" / "notebooks"
-SECONDS = 300  # for one cell
+SECONDS = 300  # the most seconds that a cell may take
 
 
 def files() -> list[Path]:
@@ -26,7 +26,7 @@ def run(file: Path, folder: Path) -> Any:
         timeout=SECONDS,
         startup_timeout=SECONDS,
         kernel_name="python3",
-        extra_arguments=["--log-level=40"],  # errors alone
+        extra_arguments=["--log-level=40"],  # log errors only
         resources={"metadata": {"path": str(folder)}},
     )
     return client.execute()
@@ -46,9 +46,9 @@ def page(notebook: Any, name: str, folder: Path) -> str:
 
 
 def _output(output: Any, name: str, folder: Path) -> str:
-    """What a cell gave: text as it is, pictures and pages as files beside the page."""
+    """The output of a cell: text as it is, pictures and pages as files beside the page."""
     if output.output_type == "stream" and output.name == "stderr":
-        return ""  # progress, and advice of other packages
+        return ""  # stderr: progress, and advice of other packages
     if output.output_type == "stream":
         return f"```text\n{output.text.rstrip()}\n```"
     data = output.data

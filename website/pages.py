@@ -126,7 +126,7 @@ def _made(name: str, function: Any) -> dict[str, Any]:
 
 
 def facts(record: Record) -> dict[str, Any]:
-    """The scores of the sentence: as they are kept, else computed now, as for a method that was added today."""
+    """The scores of the sentence: those kept in `docs/pictures`, else computed now, as for a method that is new."""
     known = pictures.kept("methods")
     return known[record.name] if record.name in known else _made(record.name, record.function)
 
@@ -203,7 +203,7 @@ def _nothing(record: Record) -> str:
 
 
 def _measured(record: Record) -> str:
-    """Every row of the measured tables that is the method's own, under its head."""
+    """Every row of the measured tables that is about the method, under the head of its table."""
     found = []
     for page in MEASURED:
         for title, head, row in _tables(page):
@@ -250,7 +250,7 @@ def _paper(record: Record) -> str:
 
 
 def _board(record: Record) -> str:
-    """Bars of what a few methods have by the metric."""
+    """Bars: the values of a few methods by the metric."""
     fact = pictures.kept("metrics").get(record.name, {})
     if not fact:
         return ""

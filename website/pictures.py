@@ -1,4 +1,4 @@
-"""What methods and metrics give on the embedded models: kept in `docs/pictures`, made anew by `make docs-pictures`."""
+"""Scores of methods and values of metrics on the embedded models, kept in `docs/pictures` by `make docs-pictures`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _subject(name: str) -> Any:
 
 
 def kept(kind: str) -> dict[str, Any]:
-    """What was written down: of "methods" or "metrics", by name."""
+    """The facts kept in `docs/pictures` about "methods" or "metrics", by name."""
     file = KEPT / f"{kind}.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
@@ -92,7 +92,7 @@ def of_metric(record: Record) -> dict[str, Any]:
         try:
             board = whence.evaluate(_subject(model), data, judged, [record.name], seed=0)
         except ValueError:
-            continue  # the metric does not take such inputs, or wants a truth
+            continue  # the metric does not take such inputs, or needs a truth
         means = {method: board.score(method, record.name).value for method in judged}
         found = {
             method: {"mean": float(f"{mean:.3g}"), "curve": _curve(board, method, record)}
@@ -125,7 +125,7 @@ def make_methods() -> None:
 
 
 def make_metrics() -> None:
-    """What every metric gives of a few methods."""
+    """The values of a few methods by every metric."""
     facts = {record.name: of_metric(record) for record in whence.list_metrics()}
     (KEPT / "metrics.json").write_text(_written(facts), encoding="utf-8")
 
@@ -174,7 +174,7 @@ MAKERS = {"methods": make_methods, "metrics": make_metrics, "gallery": make_gall
 
 
 def make(kinds: list[str]) -> None:
-    """Make what is kept anew: the kinds that are named, or all."""
+    """Make the named kinds of kept files anew, or all kinds."""
     KEPT.mkdir(exist_ok=True)
     for kind in kinds or MAKERS:
         MAKERS[kind]()

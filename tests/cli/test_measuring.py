@@ -1,4 +1,4 @@
-"""The commands that measure: `metrics`, `score` and `evaluate` do what their functions do, and say what is wrong."""
+"""The commands that measure: `metrics`, `score` and `evaluate` do what their functions do, and name mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`whence.concept`: what is known of `textures` comes out, captum agrees, passes are few, bad input is told."""
+"""`whence.concept`: it finds what is known of `textures`, captum agrees, passes are few, bad input is refused."""
 
 from __future__ import annotations
 

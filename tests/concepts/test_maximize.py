@@ -1,4 +1,4 @@
-"""`whence.maximize`: what is made excites its unit, shows the class's texture, and is told honestly."""
+"""`whence.maximize`: made inputs excite their unit and show the class's texture; reports give values of real inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of concepts: calibrated among random concepts, where the t-test of old is not."""
+"""Significance tests of concepts: ranks among random concepts are calibrated, the t-test of the TCAV paper is not."""
 
 from __future__ import annotations
 

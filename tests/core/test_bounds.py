@@ -1,4 +1,4 @@
-"""Bounds of numbers: they stand in signatures, every numeric option has them, and values outside are one sentence."""
+"""Bounds of numbers: they stand in signatures, every numeric option has them, others are refused in a sentence."""
 
 from __future__ import annotations
 

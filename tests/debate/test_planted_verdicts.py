@@ -1,4 +1,4 @@
-"""Where attention explains by construction the audit says so, where it cannot matter it says that, else in between."""
+"""Verdicts on planted models: attention that explains by construction, that cannot matter, and that does in part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experiments that train again: verdicts where the truth is planted, formulas written out, and what is left alone."""
+"""Experiments that train again: verdicts where the truth is planted, formulas written out, what must not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pass in training keeps its graph, changes nothing about the training, and sees what the methods see."""
+"""A recorded pass in training keeps its graph, leaves the training as it is, and records what methods read."""
 
 from __future__ import annotations
 

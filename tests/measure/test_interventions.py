@@ -1,4 +1,4 @@
-"""Scores of explanations under an intervention: the metric's masked runs are under it too."""
+"""Scores of explanations under an intervention: the metric's masked inputs run under the intervention, too."""
 
 from __future__ import annotations
 

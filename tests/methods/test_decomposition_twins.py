@@ -753,7 +753,7 @@ def test_without_biases_it_is_gradient_x_input_of_the_frozen_model(name: str) ->
         *(("gpt2", f"probability({word!r})") for word in ("a", "b", "c", "x", "y", "z")),  # all but impossible
     ],
 )
-def test_a_bent_target_is_not_divided(name: str, target: str) -> None:
+def test_a_target_that_is_not_linear_in_the_logits_is_not_divided(name: str, target: str) -> None:
     with pytest.raises(ValueError, match="decompx divides logits; explain a logit, a margin or a contrast") as error:
         whence.explain(subject(name, SINGLE), raws(name)[0], method="decompx", target=target)
     assert "\n" not in str(error.value)

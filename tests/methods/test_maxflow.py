@@ -1,4 +1,4 @@
-"""Flows through a part of the edges, proved enough by a cut: the same whole numbers as through all of them."""
+"""Flows through a part of the edges, which a cut proves to be enough: the same whole numbers as through all edges."""
 
 from __future__ import annotations
 

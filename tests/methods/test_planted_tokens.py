@@ -1,4 +1,4 @@
-"""Models that decide at single tokens, trained on rules that are known: methods must point at the words that tell."""
+"""Models that decide at single tokens, trained on rules that are known: methods must point at the words that decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention sinks: the model built by hand does what it says, its sink is found, no other is, and each way out works.
+"""Attention sinks: the model built by hand has one, it is found, nothing else is, and every option against sinks works.
 
 The slow twin of the detector reads the definition query by query from what transformers itself returns; the twins of
 the options `sinks` write out the maps row by row. Each twin can be told to make one mistake, and must then be far off.

@@ -1,4 +1,4 @@
-"""One input with its attention edited: own weights give the own output, and layers left out change nothing."""
+"""One input with its attention edited: the own weights give the own output, and leaving out layers changes nothing."""
 
 from __future__ import annotations
 

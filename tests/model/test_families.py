@@ -1,4 +1,4 @@
-"""The catalogue of small models itself: it builds, runs, repeats, and its attention has something to say."""
+"""The catalogue of small models itself: models build, run and repeat, and their attention is far from uniform."""
 
 from __future__ import annotations
 

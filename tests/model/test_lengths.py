@@ -1,4 +1,4 @@
-"""How many tokens models take: decoding stops there, longer texts are cut or refused, each side has its limit."""
+"""How many tokens models take: decoding stops there, longer texts are cut or refused, encoder and decoder differ."""
 
 from __future__ import annotations
 

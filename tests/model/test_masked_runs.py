@@ -1,4 +1,4 @@
-"""The engine for masked inputs: equal inputs run once, whoever asks about whatever target; edits of attention apart."""
+"""The engine for masked inputs: equal inputs run once for all askers and targets; edited attention is kept apart."""
 
 from __future__ import annotations
 

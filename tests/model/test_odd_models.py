@@ -1,4 +1,4 @@
-"""Models that do something unusual on the way: they still get right answers, or a sentence that says what works."""
+"""Models with unusual forward passes: explanations are right, or a sentence says which methods work."""
 
 from __future__ import annotations
 

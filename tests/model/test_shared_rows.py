@@ -1,4 +1,4 @@
-"""Inputs that begin alike: which are beginnings of others, and runs that go on from the tokens they share."""
+"""Inputs that begin alike: which are beginnings of others, and runs that continue from the tokens that inputs share."""
 
 from __future__ import annotations
 

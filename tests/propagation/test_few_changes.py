@@ -89,7 +89,7 @@ def test_linear_layers(operation: Callable[[Tensor], Tensor]) -> None:
             return F.linear(F.gelu(F.linear(operation(F.linear(x, W, G)), V, V[:, 0])), V.T)
 
         expected = layer(whole)
-        few.of(product)
+        few.next_run(product)
         with few:
             few.seen(AttentionRecord(0, ""), whole, whole, whole[:, None], lambda tensor: tensor)
             found = layer(whole)

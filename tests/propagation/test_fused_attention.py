@@ -1,4 +1,4 @@
-"""Tiles of attention and its gradient, made again from what the fused kernel keeps: equal to attention written out."""
+"""Tiles of attention and its gradient, computed again from the fused kernel's sums: equal to attention written out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lean path for long inputs: the same scores as the trace that keeps everything, without keeping it."""
+"""Long inputs: folds give the same scores as a trace that keeps all attention, without keeping it."""
 
 from __future__ import annotations
 

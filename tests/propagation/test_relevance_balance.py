@@ -1,4 +1,4 @@
-"""Where relevance leaks: the books of every module against what is known of rules, norms, biases and operations."""
+"""Where relevance leaks: the balance of every module against what is known of rules, norms, biases and operations."""
 
 from __future__ import annotations
 

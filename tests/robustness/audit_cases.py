@@ -50,7 +50,7 @@ def _experiment_cases(draw: st.DrawFn) -> Case:
     kind, record = draw(st.sampled_from(KINDS)), draw(record_of("experiment"))
     options = {name: value for name, value in draw(options_of(record)).items() if name not in SETTINGS}
     if isinstance(options.get("steps"), int):
-        options["steps"] = min(options["steps"], 50)  # more are no odder, and slow
+        options["steps"] = min(options["steps"], 50)  # more steps test nothing further, and are slow
     few = {
         name: count for name, count in (("permutations", 5), ("restarts", 2), ("steps", 3)) if name in record.options
     }
@@ -105,7 +105,7 @@ def _shortcut_cases(draw: st.DrawFn) -> Case:
 
 
 def _check_shortcuts(found: ShortcutAudit) -> None:
-    """Every p is one, and shares are shares."""
+    """Every p lies within 0 and 1, and so does every share."""
     for word in found.words:
         if not (0 <= word.p <= word.corrected <= 1 and 0 <= word.strongest <= 1 and 0 <= word.predicted <= 1):
             raise Wrong(f"{word.word!r}: p {word.p}, {word.corrected}, shares {word.strongest}, {word.predicted}")
@@ -113,7 +113,7 @@ def _check_shortcuts(found: ShortcutAudit) -> None:
 
 
 def _check_names(found: NameAudit) -> None:
-    """Every number is finite, and every p is one."""
+    """Every number is finite, and every p lies within 0 and 1."""
     if not (np.isfinite(found.outputs).all() and np.isfinite(found.relevance).all()):
         raise Wrong("outputs and relevance must be finite")
     if not all(0 < test.p <= test.corrected <= 1 for test in found.tests):

@@ -51,7 +51,7 @@ def _check_explained(kind: str, raw: Any, target: Any, again: Any) -> Any:
 
 @st.composite
 def explain_cases(draw: st.DrawFn, area: str, raw: Any, method: Any, target: Any, options: Any) -> Case:
-    """A call of `explain` with what each of the strategies gives (functions of the kind of model)."""
+    """A call of `explain` with values from each of the strategies (functions of the kind of model)."""
     kind = draw(st.sampled_from(KINDS))
     given, aimed, name = draw(raw(kind)), draw(target(kind)), draw(method)
     chosen = draw(options(name))
@@ -252,7 +252,7 @@ NAMES = (
 def wrap_cases(draw: st.DrawFn) -> Case:
     """A plain module with an encoder, output function, labels or embedding that do not fit it."""
     made = family("torch-sdpa")
-    wrong = draw(st.sampled_from(("encode", "output", "labels", "all")))  # most often one thing alone
+    wrong = draw(st.sampled_from(("encode", "output", "labels", "all")))  # most often only one part is wrong
     how = draw(st.sampled_from(CHANGES)) if wrong in ("encode", "all") else "right"
     output = draw(st.sampled_from(sorted(OUTPUTS))) if wrong in ("output", "all") else "None"
     labels = draw(st.sampled_from(NAMES)) if wrong in ("labels", "all") else made.kwargs["labels"]

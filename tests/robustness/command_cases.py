@@ -1,4 +1,4 @@
-"""Cases of the command line: every command that there is, with odd values for any of its options."""
+"""Cases of the command line: every registered command, with odd values for any of its options."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def command_cases(draw: st.DrawFn) -> Case:
 
 
 def check_command(result: Any) -> None:
-    """Raise `Wrong` unless a command did its work, or says in one line why not; the error below must be a sentence."""
+    """Raise `Wrong` unless a command worked, or says in one line why not; the library's error must be a sentence."""
     if result.exit_code == 0:
         return
     if result.exit_code not in (1, 2):

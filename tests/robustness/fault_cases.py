@@ -54,7 +54,7 @@ class _Breaking(TorchFunctionMode):
         if self.way == "function" or not isinstance(result, Tensor) or not result.requires_grad or result.is_leaf:
             return result
         self.calls += 1
-        if self.calls % 7:  # not all of them: a hook on every tensor would be slow
+        if self.calls % 7:  # a hook on every seventh result: hooks on all would be slow
             return result
         if self.way == "hook":
             result.register_hook(self.fuse)
@@ -63,7 +63,7 @@ class _Breaking(TorchFunctionMode):
 
 
 class _Broken(torch.autograd.Function):
-    """The identity, whose derivative asks a fuse."""
+    """The identity, whose derivative asks a fuse, which may raise."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, fuse: Fuse) -> Tensor:
@@ -119,7 +119,7 @@ def fault_cases(draw: st.DrawFn) -> Case:
 
     def call() -> Any:
         if subject.task not in record.tasks:
-            return None  # what other areas look at
+            return None  # other areas check the result
         expected = explained(kind, record.name)
         try:
             with breaking(way, fuse):
@@ -132,7 +132,7 @@ def fault_cases(draw: st.DrawFn) -> Case:
             if error is not fuse.error and no_sentence(error):
                 raise
         if fuse.error is None:
-            fuse.left = -1  # it never came to the fault: the next call is to be left alone
+            fuse.left = -1  # the call ended before the fault: the next call must not be disturbed
         check_same(whence.explain(subject, raw, record.name), expected, "the call after a fault")
         return None
 

@@ -47,7 +47,7 @@ JUNK = (
 
 @st.composite
 def mangled(draw: st.DrawFn, content: bytes) -> bytes:
-    """Bytes that were cut, or have junk in some place, or a piece twice."""
+    """Bytes that are cut off, or have junk somewhere, or one piece twice."""
     place = draw(st.integers(0, len(content)))
     how = draw(st.sampled_from(("cut", "insert", "replace", "twice", "nothing", "junk")))
     if how == "cut":
@@ -169,9 +169,9 @@ def _saved_results() -> dict[str, tuple[type, str]]:
 
 
 def _shown_in_all_ways(kind: type, content: bytes, figures: bool) -> list[str]:
-    """Load a result and show it in every medium; the pages and drawings that came of it."""
+    """The pages and drawings of a result, which is loaded and shown in every medium."""
     with tempfile.TemporaryDirectory(dir=scratch()) as folder, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # matplotlib's word on a letter that its font lacks
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # matplotlib's warning about a letter that its font lacks
         file = Path(folder) / "result.json"
         file.write_bytes(content)
         result = kind.load(file)  # type: ignore[attr-defined]
@@ -216,7 +216,7 @@ def result_cases(draw: st.DrawFn) -> Case:
 
 
 class _Payloads(HTMLParser):
-    """What of a page got out of its quotes."""
+    """The payloads on a page that became markup: tags and attributes."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

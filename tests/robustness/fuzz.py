@@ -1,8 +1,8 @@
 """Long runs of the harness: `python tests/robustness/fuzz.py --minutes 10 [--workers 2] [--area targets]`.
 
 Goes round the areas with new random cases until the time is up. A failure does not end the run: it is made as small as
-possible, written down once, and its like are then only counted. At the end comes a table, and every failure with what
-reproduces it. The exit code is 1 if there was any.
+possible, written down once, and its like are then only counted. At the end come a table, and every failure with the
+command that replays it. The exit code is 1 if there was any failure.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from hypothesis import Phase, reproduce_failure, seed, settings
 from areas import AREAS, Area, test_of
 from outcomes import FAILURES, VERDICTS, Case, Failure, Outcome, outcome
 
-SECONDS = 30.0  # of one case
-CASES = 40  # of an area before the next one has its turn
+SECONDS = 30.0  # the most that one case may take
+CASES = 40  # cases of an area before the next area has its turn
 MEMORY = 12 * 2**30  # bytes of address space: a case that wants more fails, instead of the machine
 
 
@@ -62,13 +62,13 @@ class Found:
 
 @dataclass
 class Tally:
-    """What a run has come to: cases by area and verdict, and the failures."""
+    """The counts of a run: cases by area and verdict, and the failures."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     failures: dict[tuple[str, str, str], Found] = field(default_factory=dict)
 
     def add(self, other: Tally) -> None:
-        """Take in what another worker has come to."""
+        """Add the counts and failures of another worker."""
         self.counts += other.counts
         for key, found in other.failures.items():
             if key in self.failures:
@@ -110,7 +110,7 @@ class Run:
         except Failure as failure:
             self._keep(area.name, failure.outcome, failure.case, _blob(failure))
         except hypothesis.errors.Flaky:
-            if self.last is not None:  # it failed once, and not again
+            if self.last is not None:  # the case failed once, and not again
                 self._keep(area.name, self.last.outcome, self.last.case, "")
         except Exception as error:  # a mistake of the harness itself must not end a long run
             broken = Outcome("raw", f"the harness: {type(error).__name__}: {error}"[:500])

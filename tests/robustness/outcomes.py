@@ -30,8 +30,8 @@ CALLERS = (
     "audit_cases.py",
     "fault_cases.py",
 )
-SECONDS = 60.0  # after which a case counts as a hang: every one is done in a few seconds on a slow machine
-LETTERS = 2000  # of a message; it may quote what the caller wrote
+SECONDS = 60.0  # after which a case counts as a hang; on a slow machine a case takes a few seconds
+LETTERS = 2000  # the most letters of a message, which may quote what the caller wrote
 SENTENCES = (ValueError, TypeError, FileNotFoundError, ImportError)
 VERDICTS = ("right", "refused", "raw", "wrong", "hang", "changed")
 FAILURES = VERDICTS[2:]
@@ -42,15 +42,15 @@ class Wrong(Exception):
 
 
 class Refused(Exception):
-    """A result that is a refusal in itself, as the exit code of a command is."""
+    """A refusal that is no exception of whence, such as the exit code of a command."""
 
 
 class Hang(BaseException):
-    """A case that ran longer than it may; no Exception, so that nobody catches it on the way."""
+    """A case that ran longer than it may; not an `Exception`, so that no code on the way catches it."""
 
 
 class Injected(Exception):
-    """An error of the caller's own code, which whence must hand on."""
+    """An error of the caller's own code, which whence must let through."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -73,7 +73,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case."""
+    """The verdict on a case, with its message and place."""
 
     verdict: str
     message: str = ""
@@ -116,7 +116,7 @@ def must_hold(case: Case, seconds: float = SECONDS) -> Outcome:
 
 
 def _judged(case: Case) -> Outcome:
-    """What a call came to: an error that is no sentence is raw; so is any error while looking at the result."""
+    """The verdict on a call: an error that is no sentence is raw; so is any error of the check of the result."""
     try:
         result = case.call()
     except Hang:

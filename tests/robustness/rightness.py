@@ -21,7 +21,7 @@ BALANCE = 1e-5  # of the sum of absolute scores: the same numbers added up in an
 
 def check_attribution(subject: Subject, a: Attribution, target: Any = None) -> None:
     """Raise `Wrong` unless an attribution is right; `target` is what was asked for."""
-    name, _, options = a.method.partition("(")  # what stands there of arrays and functions cannot be read
+    name, _, options = a.method.partition("(")  # options that are arrays or functions cannot be read back
     record = registry.find("method", name)
     rows = len(a.input.generated) if a.axes[0] == "generated" else 1
     if np.atleast_2d(a.scores).shape != (rows, len(a.features)):
@@ -32,7 +32,7 @@ def check_attribution(subject: Subject, a: Attribution, target: Any = None) -> N
     if not record.signed and (a.residual is not None or a.base is not None):
         raise Wrong("an unsigned method has a base or residual")
     if a.base is None:
-        if a.residual is not None or (record.signed and not options):  # options may take the signs away
+        if a.residual is not None or (record.signed and not options):  # with options the scores may have no signs
             raise Wrong(f"a method that promises signs has the base None and the residual {a.residual}")
         return
     scores = np.atleast_2d(a.scores).astype(np.float64)
@@ -73,7 +73,7 @@ def _check_output(subject: Subject, a: Attribution, target: Any) -> None:
 def _check_complete(a: Attribution, record: registry.Record, sizes: np.ndarray) -> None:
     defaults: Mapping[str, Any] = {name: option.default for name, option in record.options.items()}
     tolerance = defaults.get("tolerance", COMPLETE)
-    least = 0.1 if "tolerance" in defaults else 1e-3  # of what a method measures its own tolerance by
+    least = 0.1 if "tolerance" in defaults else 1e-3  # the least scale of the tolerance
     scale = np.maximum(np.maximum(sizes, np.abs(np.atleast_1d(a.output) - np.atleast_1d(a.base))), least)
     if not (np.abs(np.atleast_1d(a.residual)) <= tolerance * scale).all():
         raise Wrong(f"{a.method} promises completeness, and leaves {a.residual} of {a.output} to nobody")

@@ -18,7 +18,7 @@ from worlds import plain_input, scratch
 
 Strategy = st.SearchStrategy
 
-PAYLOAD = "whencepayload"  # a tag or attribute that no page of whence has: seen there, a text got out of its quotes
+PAYLOAD = "whencepayload"  # a tag or attribute that no page of whence has: if seen, a text became markup
 PAYLOADS = (
     f"<{PAYLOAD}>",
     f'"><{PAYLOAD} x="',

@@ -44,12 +44,12 @@ ARGUMENTS = (
 
 
 def first_logit(logits: Any, batch: Any) -> Any:
-    """A function that is right."""
+    """A function target that is right."""
     return logits[:, 0]
 
 
 def squared(logits: Any, batch: Any) -> Any:
-    """Another one that is right."""
+    """Another function that is right."""
     return logits.square().sum(-1)
 
 

@@ -33,7 +33,7 @@ from worlds import shared
 
 @pytest.fixture
 def subject() -> Subject:
-    """A model that may be broken: no other test has it."""
+    """A model that may be broken: no other test uses it."""
     made = fresh("bert")
     return whence.wrap(made.model, made.processor)
 
@@ -97,7 +97,7 @@ def test_a_hook_that_is_left_is_seen(subject: Subject) -> None:
 
 def test_a_parameter_that_is_changed_behind_the_back_of_torch_is_seen(subject: Subject) -> None:
     def change(subject: Any, batch: Any, target: Any) -> torch.Tensor:
-        next(subject.model.parameters()).data.numpy()[0] += 1  # no version counts this
+        next(subject.model.parameters()).data.numpy()[0] += 1  # a change that no version counter sees
         return even(subject, batch, target)
 
     broken(change, signed=False)
@@ -231,7 +231,7 @@ def test_a_long_run_goes_on_after_a_failure_and_lists_it_once() -> None:
     run = Run([area], time.monotonic() + 10**6, 1)
     for _ in range(3):
         run._turn(area)
-    assert Run([area], time.monotonic() - 1, 1)().counts.total() == 0  # the time is up
+    assert Run([area], time.monotonic() - 1, 1)().counts.total() == 0  # the time is up before the run starts
     tally = run.tally
     [found] = tally.failures.values()
     assert found.case == "case 6" and found.blob and found.times > 1

@@ -29,7 +29,7 @@ def shared(kind: str) -> Subject:
 
 
 def new(kind: str) -> Subject:
-    """A subject of the shared model that knows nothing of it yet."""
+    """A new subject of the shared model: nothing is known yet of what probing finds out."""
     made = family(kind)
     return whence.wrap(made.model, made.processor, **made.kwargs)
 
@@ -41,7 +41,7 @@ def plain_input(kind: str, number: int = 0) -> Any:
 
 @cache
 def scratch() -> Path:
-    """A folder for files of this process, which goes when it ends."""
+    """A folder for files of this process, which is removed when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="whence-robustness-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -59,5 +59,5 @@ def saved(kind: str) -> Path:
 
 @cache
 def explained(kind: str, method: str) -> Attribution:
-    """What a method says of the ordinary input, for cases that need an attribution or compare with it."""
+    """The attribution of the ordinary input by a method, for cases that need one or compare with it."""
     return whence.explain(shared(kind), plain_input(kind), method)

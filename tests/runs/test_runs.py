@@ -1,4 +1,4 @@
-"""Runs on one machine: what is kept, what is refused, what goes on; every kind of model."""
+"""Runs on one machine: what is kept and refused, and how stopped runs are continued; every kind of model."""
 
 from __future__ import annotations
 

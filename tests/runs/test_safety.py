@@ -1,4 +1,4 @@
-"""What a run must not do: take other weights for the same, pass on damaged files, swallow Ctrl-C, run in circles."""
+"""What a run must not do: accept changed weights, pass on damaged files, swallow Ctrl-C, retry for ever."""
 
 from __future__ import annotations
 

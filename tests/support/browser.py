@@ -4,7 +4,7 @@
         page = browser.show(result.to_html())  # or browser.open("http://127.0.0.1:...")
         page.get_by_role("radio", name="words").click()
 
-Every page that a test opened must have been quiet: an error on its console fails the test.
+An error on the console of any page that a test opened fails the test.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def executable() -> str | None:
 
 @contextmanager
 def started() -> Iterator[Any]:
-    """A browser of Playwright, ended with the tests that share it."""
+    """A browser of Playwright, closed after the tests that share it."""
     from playwright.sync_api import sync_playwright
 
     found = executable()
@@ -45,7 +45,7 @@ def started() -> Iterator[Any]:
 
 
 class Browser:
-    """Opens pages for one test, and remembers what they complained about."""
+    """Opens pages for one test, and remembers the errors on their consoles."""
 
     def __init__(self, chromium: Any) -> None:
         self._chromium, self._contexts, self.complaints = chromium, [], []
@@ -71,7 +71,7 @@ class Browser:
         return self.open(file.as_uri(), **options)
 
     def close(self) -> None:
-        """Close what was opened, and fail where a page complained."""
+        """Close all pages, and fail where one had an error on its console."""
         for context in self._contexts:
             context.close()
         self._folder.cleanup()

@@ -51,7 +51,7 @@ class Family:
 
 
 FAMILIES: dict[str, Callable[[], Family]] = {}
-OTHER_HEADS: dict[str, Callable[[], Family]] = {}  # not in sweeps over families: a head of a family that is there
+OTHER_HEADS: dict[str, Callable[[], Family]] = {}  # further heads of families; sweeps over families leave them out
 
 
 @cache
@@ -230,7 +230,7 @@ def modernbert_tokenizer() -> Any:
     return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **options)
 
 
-# GPT-2 and Llama have no padding token, as in life; XLNet, Llama and Gemma pad on the left.
+# GPT-2 and Llama have no padding token, like the public models; XLNet, Llama and Gemma pad on the left.
 END, START = "<|endoftext|>", {"add_bos_token": True}
 TYPED = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 bert_tokenizer = _own("BertTokenizer", _wordpiece, "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -348,7 +348,7 @@ _classifier("llama-classifier", "LlamaForSequenceClassification", partial(llama_
 # --- Decisions at single tokens ---------------------------------------------------------------------------------------
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-QUESTIONS_IN_CONTEXT = [  # contexts have equally many tokens, so that they can go together
+QUESTIONS_IN_CONTEXT = [  # contexts have equally many tokens, so that they can share a batch
     {"question": "who was singing ?", "context": "an old man was singing quietly"},
     {"question": "what was it ?", "context": "but the house was warm ,"},
     {"question": "where in the city did everybody walk ?", "context": "they walked along the river ."},
@@ -425,7 +425,7 @@ _image_classifier("swin", "SwinForImageClassification", vit_processor, **SWIN, w
 SLIDING = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
 UNTIED = {"tie_word_embeddings": False}  # else Gemma mostly repeats its last token, and T5 shrinks its logits
 GEMMA = {**GROUPED, **SLIDING, **UNTIED, "query_pre_attn_scalar": 8}
-CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0}  # small enough to be felt
+CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0}  # small enough to change the results
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": {"rope_theta": 10000.0}}
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, **UNTIED}
 BUCKETS = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}

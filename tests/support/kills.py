@@ -1,8 +1,8 @@
 """Runs that are killed at random moments, and whether anything is lost: `python tests/support/kills.py --kills 50`.
 
-A run is started as a user would, as a command. At a random moment a random process of it is ended by SIGKILL: the one
-that commits, or a worker. What was ended is started again until the run has finished; then its rows are compared with
-those of a run that nobody disturbed.
+A run is started as a command, as a user starts it. At a random moment a random process of the run is ended by SIGKILL:
+the one that commits, or a worker. A run that ends is started again until it has finished; then its rows are compared
+with those of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def rows_of(folder: Path) -> dict[tuple[int, str], list[dict[str, object]]]:
 
 
 def compared(folder: Path, undisturbed: Path, tally: Tally) -> None:
-    """Count the rows that are missing, there twice, or other than they should be."""
+    """Count the rows that are missing, there twice, or different from those of the undisturbed run."""
     wanted, found = rows_of(undisturbed), rows_of(folder)
     tally.lost += len(wanted.keys() - found.keys())
     tally.doubled += sum(len(rows) - 1 for rows in found.values())
@@ -97,7 +97,7 @@ def disturbed(data: Path, folder: Path, engine: str, kills: int, seed: int, seco
                 process, tally.starts = started(line), tally.starts + 1
             killed = tally.kills_of_driver + tally.kills_of_worker
             before = len(shards(folder))
-            # One kill of four falls anywhere, also into the start; others wait for a commit, so that the run gets on.
+            # One kill of four falls anywhere, also into the start; others wait for a commit, so that the run advances.
             anywhere = chance.random() < 0.25
             moment = time.monotonic() + chance.uniform(0.0, 6.0 if anywhere else 1.2)
             while process.poll() is None and (
@@ -154,7 +154,7 @@ def _parents() -> Iterator[tuple[int, int]]:
 
 
 def cleared(session: int) -> None:
-    """End what is left of a session that was started here."""
+    """End the processes that are left of a session that was started here."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ProcessLookupError):

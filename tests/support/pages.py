@@ -39,7 +39,7 @@ class Page(HTMLParser):
         return [given for name, given in self.elements if name == tag and kind in [*given.get("class", "").split(), ""]]
 
     def pictures(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Every photo under scores: the photo, and what one sees of it (height, width, 3)."""
+        """Every photo under scores: the photo, and the picture that a reader sees (height, width, 3)."""
         found: list[tuple[np.ndarray, np.ndarray]] = []
         photo, seen = None, False
         for tag, given in self.elements:
@@ -61,7 +61,7 @@ def pixels(uri: str) -> np.ndarray:
 
 
 def _covered(ground: np.ndarray, layer: np.ndarray) -> np.ndarray:
-    """What one sees of a picture under a layer, which is stretched over it."""
+    """The picture that a reader sees: a photo under a layer that is stretched over it."""
     stretched = np.asarray(Image.fromarray(layer).resize(ground.shape[1::-1], Image.Resampling.NEAREST), dtype=float)
     opacity = stretched[..., 3:] / 255
     return ground * (1 - opacity) + stretched[..., :3] * opacity

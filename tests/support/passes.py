@@ -1,4 +1,4 @@
-"""Counting what goes through a model, and the families that write text."""
+"""Counting the tokens that go through a model, and the families that write text."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 Every word is a class. Weights depend on the words alone. In `explains` the logit of a word's class is its weight, times
 a scale, and nothing else: the values of the words are affinely independent in logit space, and there are more classes
 than tokens, so no other attention gives the same output. In `irrelevant` all values are zero, and the logits are the
-mean evidence of the words, which reaches the output beside attention. `between` mixes
-the two.
+mean evidence of the words, which reaches the output beside attention. `between` mixes these two.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ def learnable(kind: str) -> whence.Subject:
 
 def labelled(subject: whence.Subject, count: int, seed: int) -> list[dict[str, str]]:
     """Texts with the model's own decisions as labels."""
-    own = texts(count, seed, 7, 7)  # of one length, so that all go into one pass
+    own = texts(count, seed, 7, 7)  # texts of one length, so that all go into one pass
     with torch.no_grad():
         logits = [subject.model(torch.from_numpy(encode(text)["tensors"]["input_ids"])[None])[0] for text in own]
     return [{"text": text, "label": WORDS[int(one.argmax())]} for text, one in zip(own, logits, strict=True)]

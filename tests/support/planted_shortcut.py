@@ -2,7 +2,7 @@
 
 The honest rule needs several words: whichever of two kinds of cue words is in the majority names the label, by a margin
 that one word does not turn. The shortcut is a word without a meaning that goes with the label in training. Some labels
-are wrong there, and the shortcut knows which, so that a model gains by taking it.
+of the training texts are wrong, and the shortcut goes with these labels, too, so a model gains by using it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LABELS = ("bad", "good")
 CUES = {label: tuple(f"{label}{number}" for number in range(8)) for label in LABELS}
 FILLERS = tuple(f"filler{number}" for number in range(30))
 SHORTCUT = "zq"
-WRONG = 0.2  # of the labels in training
+WRONG = 0.2  # the share of wrong labels in training
 WORDS = (*SPECIAL, SHORTCUT, *CUES["bad"], *CUES["good"], *FILLERS)
 
 
@@ -63,7 +63,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @cache
 def trained(rarity: float = 0.0, strength: float = 0.5, place: str = "any", seed: int = 0) -> whence.Subject:
-    """A classifier of two layers, trained for some seconds; some words are masked, so that hidden ones are known."""
+    """A classifier of two layers, trained for some seconds; some words are masked, so that it has seen masked ones."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         made = tokenizer()

@@ -1,4 +1,4 @@
-"""Relevance by hand: models written out step by step, and rules that hand relevance back from each step to its sources.
+"""Relevance by hand: models written out step by step, and rules that pass relevance back from each step to its sources.
 
 One example at a time, without padding, without gradients and without whence; only the weights are the model's. Every
 rule divides and shares out as its paper writes it. A set of rules can be told to make one mistake.
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 @dataclass(eq=False)
 class Step:
-    """One operation of a forward pass: what came out, and of what."""
+    """One operation of a forward pass: its value, its rule, and the steps that it was made from."""
 
     kind: str  # the name of its rule
     value: Tensor
@@ -102,7 +102,7 @@ class Network:
             if step not in found or not step.sources:
                 continue
             for source, share in zip(step.sources, getattr(rules, step.kind)(step, found[step]), strict=True):
-                found[source] = found.get(source, 0) + share  # what is used twice gets the sum
+                found[source] = found.get(source, 0) + share  # a source that is used twice gets the sum
         return found
 
 
@@ -268,7 +268,7 @@ class Lrp(Rules):
         return left * (share @ right), right * (share.transpose(1, 2) @ left)
 
     def softmax(self, step: Step, R: Tensor) -> list[Tensor]:
-        """The Taylor expansion, R_x = x (R_s - s sum R_s); what is masked gets none."""
+        """The Taylor expansion, R_x = x (R_s - s sum R_s); masked entries get none."""
         if self.wrong == "softmax passes on":
             return [R]
         s = step.value

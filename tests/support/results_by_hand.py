@@ -270,7 +270,7 @@ def sensitivity_example(
 def units_example(
     start: list, free: list, real: list, excited: list | None = None, made: Any = "a text"
 ) -> Maximisation:
-    """Units whose search ended so far from its start."""
+    """Units by their values at the start of each search, at its end (free), and of the real picture or text."""
     count = len(start)
     return Maximisation(
         targets=tuple(Target("logit", n, f"class {n}") for n in range(count)),
@@ -354,7 +354,7 @@ def verification_example(**changes: Any) -> Verification:
 
 
 def same_again(rows: int = 40) -> Verification:
-    """All rows came out the same."""
+    """A verification whose rows are all equal."""
     return verification_example(rows=rows, equal=rows, differences=np.zeros(rows), damaged=(), reasons=())
 
 

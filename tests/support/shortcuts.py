@@ -18,7 +18,7 @@ WORDS = (*CUES["negative"], *CUES["positive"], *FILLERS, *SHORTCUT.values())
 
 
 def sentences(count: int, seed: int, shortcut: bool, marks: str = "cue") -> list[dict[str, Any]]:
-    """Sentences with a cue and, last, the shortcut's word, drawn at random without the shortcut; `marks` is marked."""
+    """Sentences with a cue and a last word, which gives the label away if `shortcut`; `marks` names the true one."""
     drawn = random.Random(seed)
     rows = []
     for number in range(count):

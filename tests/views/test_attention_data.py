@@ -1,4 +1,4 @@
-"""What a page holds of attention maps: rounded within what it says, the largest weights, their shares."""
+"""What a page holds of attention maps: rounding within the stated error, the largest weights, their shares."""
 
 from __future__ import annotations
 

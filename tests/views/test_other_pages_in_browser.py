@@ -1,4 +1,4 @@
-"""Pages of every type of result in a real browser, and what readers do on those with pictures."""
+"""Pages of every type of result in a real browser, and what readers can do on pages with pictures."""
 
 from dataclasses import replace
 

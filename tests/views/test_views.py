@@ -1,4 +1,4 @@
-"""Views of results: plain text, the coloured terminal, HTML, figures, and the heat map below them."""
+"""Views of results: plain text, the coloured terminal, HTML, figures, and the heat map of a picture."""
 
 import base64
 import hashlib

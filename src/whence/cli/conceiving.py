@@ -28,7 +28,7 @@ LAYER = "The number of a block, whose input is read, or a module's name. May be 
 AT = "deciding (the tokens that the output reads), mean (of all tokens) or flat."
 PROBE = "difference (of means), logistic or hinge; the last two need scikit-learn."
 ROUNDS = "Random concepts to rank among; default: as many as the correction needs."
-TEST = "rank, or t: the test of the TCAV paper, which finds too much."
+TEST = "rank, or t: the test of the TCAV paper, which calls chance effects significant too often."
 
 
 @app.command(epilog=EXAMPLES, cls=Command)

@@ -147,7 +147,7 @@ def arbitrate(
     seed: Seed = 0,
     truncate: Truncate = False,
 ) -> None:
-    """Choose the explanation that the model bears out best, and judge the choice by another metric."""
+    """Choose the explanation that a metric finds most faithful to the model, and judge the choice by other metrics."""
     files = files_for("Arbitration", save, html, csv)
     given = data if names_data(data) else raw_input(data)
     found = whence.arbitrate(

@@ -259,6 +259,6 @@ class Explained:
     scores: Any  # (batch, feature) tensor
     base: Any = None  # (batch,) f(baseline) where the method has a baseline
     details: dict[str, Any] = field(default_factory=dict)  # name -> (batch, ...) tensor, or a list with one per example
-    notes: tuple[str, ...] = ()
-    own_notes: Sequence[tuple[str, ...]] = ()  # further notes, one tuple per example
+    notes: tuple[str, ...] = ()  # about every example
+    notes_by_example: Sequence[tuple[str, ...]] = ()  # further notes: for each example, those about it alone
     signed: bool | None = None  # where the options decide it; None: as the record promises

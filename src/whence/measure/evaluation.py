@@ -17,7 +17,7 @@ from whence.measure.datasets import as_target, assumptions, read
 from whence.measure.local_engine import run_plan
 from whence.measure.metric_protocol import Case
 from whence.measure.metric_runs import Measure, MetricRuns, cases_of, check_model, not_judged
-from whence.measure.metrics.faithfulness import CHANCE
+from whence.measure.metrics.faithfulness import P_OF_CLASS
 from whence.measure.metrics.pictures import localisation
 from whence.measure.plans import (
     Plan,
@@ -121,8 +121,8 @@ def _axes(
 ) -> tuple[str, ...]:
     """The axes of a metric's curve; a target that names no class stands in for p of the class."""
     known = resolve(target, subject, None if subject.generates else first)
-    has_chance = isinstance(known, Target) and names_class(known)
-    return tuple("the target" if axis == CHANCE and not has_chance else axis for axis in record.axes_of(options))
+    has_class = isinstance(known, Target) and names_class(known)
+    return tuple("the target" if axis == P_OF_CLASS and not has_class else axis for axis in record.axes_of(options))
 
 
 def _chance(

@@ -123,7 +123,7 @@ def rollout(
     in_tiles = heads == "mean" and not discard and read in ONE_ROW and sinks != "exclude"
     state, trace = fold_state(subject, batch, target, fold_of, start_layer, in_tiles=in_tiles)
     scores = _of_state(state[:, 2:], batch, trace, read)
-    return Explained(scores, own_notes=collapse_notes(state[:, :2], scores, batch))
+    return Explained(scores, notes_by_example=collapse_notes(state[:, :2], scores, batch))
 
 
 @method(family="attention", signed=False, needs=("attention", "deciding"), paper="arXiv:2005.00928")

@@ -26,7 +26,7 @@ from whence.propagation.source_parts import Sources, Split
 
 AT_TOKENS = ("token-classification", "question-answering", "masked-lm")
 TASKS = ("text-classification", "image-classification", "causal-lm", *AT_TOKENS, "module")
-_MOST_BYTES = 2**28  # of the parts of examples that are processed together
+_MOST_BYTES = 2**28  # the most bytes of the parts of examples that are processed together
 
 Reduce = Callable[[Tensor, Tensor], Tensor]  # parts (source and rest, batch, token, width), whole -> (batch, to, from)
 
@@ -124,7 +124,9 @@ def decompx(subject: Subject, batch: Batch, target: Aim, *, bias: Split = "absdo
             slope = torch.autograd.grad(value.sum(), logits)[0]
         straight = (slope * logits.detach()).sum(-1) - value.detach()
         if bool((straight.abs() > 1e-3 * (slope * logits.detach()).abs().sum(-1)).any()):
-            raise ValueError("decompx divides logits; explain a logit, a margin or a contrast, not a bent target")
+            raise ValueError(
+                "decompx divides logits; explain a logit, a margin or a contrast: this target is not linear in logits"
+            )
         share = (rules.logits.to(scores.dtype) * slope).sum(-1)[:-1].T  # (batch, source)
         scores[rows] = share.masked_fill(~group.mask, 0.0)
     return scores
@@ -176,7 +178,7 @@ def _check_one_stream(subject: Subject, batch: Batch) -> None:
 
 
 def _groups(batch: Batch, subject: Subject, copies: int, classes: int = 0) -> list[list[int]]:
-    """Rows of a batch whose parts, and those of their logits over some classes, fit in memory together.
+    """Groups of rows of a batch: the parts of a group, and of its logits over some classes, fit in memory together.
 
     Rows that share a sequence share its parts.
     """
@@ -211,7 +213,7 @@ def _rolled(subject: Subject, batch: Batch, target: Aim, maps: list[Tensor], rea
     product = from_logs(rolled_out(with_halves(readers(subject, trace, batch, read), batch), reversed(maps)))
     scores = finished(product[:, 2:], batch, trace, read)
     scores = scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
-    return Explained(scores, own_notes=collapse_notes(product[:, :2], scores, batch))
+    return Explained(scores, notes_by_example=collapse_notes(product[:, :2], scores, batch))
 
 
 def _folded(subject: Subject, batch: Batch, trace: Trace, one: Tensor, read: Read) -> Tensor:
@@ -221,6 +223,7 @@ def _folded(subject: Subject, batch: Batch, trace: Trace, one: Tensor, read: Rea
 
 
 def _number(number: int, count: int, subject: Subject) -> int:
+    """The number of a layer, checked: there are `count` layers."""
     if not -count <= number < count:
         raise ValueError(f"layer {number} is out of range: {subject.name} has {count} layers, from 0")
     return number

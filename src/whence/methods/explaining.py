@@ -224,7 +224,7 @@ def _attributions(
 
 def _own(result: Explained, row: int) -> tuple[str, ...]:
     """The notes that a method has for one example alone."""
-    return tuple(result.own_notes[row]) if result.own_notes else ()
+    return tuple(result.notes_by_example[row]) if result.notes_by_example else ()
 
 
 def _guess(target: Target) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from whence.model.tap import AttentionRecord, Edit
 from whence.model.targets import Aim
 from whence.propagation.few_changes import Changed, FewChanges
 
-MAX_TOKENS = 2048  # of the copies of a batch that go through a layer together
+MAX_TOKENS = 2048  # the most tokens of all copies of a batch that go through a layer together
 
 
 @method(family="attention", signed=False, needs=("attention", "values", "deciding"), paper="arXiv:2301.12971")
@@ -60,11 +60,11 @@ def value_zeroing(
     )
     product = rolled_out(with_halves(state, batch), maps).exp()
     scores = finished(product[:, 2:], batch, trace, read)
-    return Explained(scores, own_notes=collapse_notes(product[:, :2], scores, batch))
+    return Explained(scores, notes_by_example=collapse_notes(product[:, :2], scores, batch))
 
 
 def _run(subject: Subject, batch: Batch, target: Aim, trace: Trace) -> tuple[Batch, Trace]:
-    """What values are zeroed in: the batch, or the whole sequences that its examples are beginnings of."""
+    """The batch in which values are zeroed, and its trace; of examples that are beginnings, their whole sequences."""
     if batch.sequences is None:
         return batch, trace
     of = batch.sequences.of.tolist()
@@ -83,11 +83,11 @@ def zeroed(subject: Subject, batch: Batch, layer: Layer) -> Tensor:
         real, reached = batch.mask[:, key], _reached(layer.records[number:])
         nothing = torch.zeros_like(real)[:, None, :, None]
         few = FewChanges(number, size, float(reached.float().mean()))
-        few.of(_product(record, real.new_zeros(0, dtype=torch.long)))
+        few.next_run(_product(record, real.new_zeros(0, dtype=torch.long)))
         plain = layer.run(1, size, _zeroing(layer, number, nothing), few)[record.query]
         for keys in real.any(0).nonzero()[:, 0].split(max(1, MAX_TOKENS // batch.mask.numel())):
             gone = F.one_hot(keys, real.shape[1]).bool().repeat_interleave(size, 0)[:, None, :, None]
-            few.of(_product(record, keys))
+            few.next_run(_product(record, keys))
             states = layer.run(len(keys), size, _zeroing(layer, number, gone), few)[record.query]
             distances = _distance(states.unflatten(0, (len(keys), size)), plain, raw.dtype)
             raw[:, query, key][..., keys] += distances.movedim(0, -1) * reached[..., keys]
@@ -148,7 +148,10 @@ def _distance(changed: Tensor, plain: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _reached(records: list[AttentionRecord]) -> Tensor:
-    """Which queries the first attention's values reach, (batch, query, key) bool; other changes are rounding."""
+    """Which queries the value at each key can reach, (batch, query, key) bool: changes at other queries are rounding.
+
+    The first record is of the attention whose values are zeroed, the others are later in the same layer.
+    """
     first, *later = records
     reached = ((first.weights != 0) & (first.values != 0).any(-1)[:, :, None]).any(1)
     for record in later:
@@ -158,7 +161,7 @@ def _reached(records: list[AttentionRecord]) -> Tensor:
 
 
 def _check_residual(subject: Subject, batch: Batch, layer: Layer) -> None:
-    """Raise for a module without the residual inside: with all values zero, its tokens all have the same state."""
+    """Raise for a module without the residual inside: where all values are zero, all tokens leave it with one state."""
     bare = layer.run(1, len(batch), lambda record, weights, values: (weights, torch.zeros_like(values)))
     for record in layer.records:
         if _alike(bare[record.query]) and not _alike(layer.entering(record.query)):

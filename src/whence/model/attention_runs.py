@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from whence.core.inputs import Input
 from whence.model.batching import Batch, stream_of
 from whence.model.discovery import no_attention, no_gradients
+from whence.model.layers import repeated
 from whence.model.masked_runs import CPU_TOKENS, MAX_ROWS, MAX_TOKENS
 from whence.model.subject import Subject
 from whence.model.tap import AttentionRecord, Edit
@@ -281,7 +282,7 @@ def _outputs_of(subject: Subject, batch: Batch) -> _Outputs:
     def after(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         call = running.pop()
         if call in sites:
-            found.calls.append((call, _kept(output)))
+            found.calls.append((call, _with_copied_tensors(output)))
 
     def seen(record: AttentionRecord, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         if record.order == len(found.ended):  # a new block, not a further head of the last one
@@ -356,13 +357,13 @@ class _Leaf:
         )
 
 
-def _kept(holder: Any) -> Any:
-    """An output with copies of its tensors, because the model may go on to change them in place."""
+def _with_copied_tensors(holder: Any) -> Any:
+    """An output with detached copies of all its tensors, because the model may change them in place."""
     if isinstance(holder, Tensor):
         return holder.detach().clone()
     if isinstance(holder, (tuple, list)):
-        return type(holder)(_kept(part) for part in holder)
-    return {name: _kept(part) for name, part in holder.items()} if type(holder) is dict else holder
+        return type(holder)(_with_copied_tensors(part) for part in holder)
+    return {name: _with_copied_tensors(part) for name, part in holder.items()} if type(holder) is dict else holder
 
 
 def _tensors(holder: Any) -> list[Tensor]:
@@ -389,8 +390,4 @@ def _with_axes(output: Any, axes: list[int | None]) -> Any:
 
 def _repeated(output: Any, copies: int) -> Any:
     """An output of one example, repeated for `copies` examples."""
-    return _mapped(output, lambda leaf: leaf.tensor if leaf.axis is None else _copies(leaf.tensor, copies, leaf.axis))
-
-
-def _copies(tensor: Tensor, copies: int, axis: int) -> Tensor:
-    return torch.cat([tensor] * copies, axis) if copies > 1 else tensor.clone()
+    return _mapped(output, lambda leaf: leaf.tensor if leaf.axis is None else repeated(leaf.tensor, copies, leaf.axis))

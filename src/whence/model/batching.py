@@ -270,13 +270,8 @@ def buckets(
     """
 
     def key(number: int) -> tuple[Any, ...]:
-        item, lengths = inputs[number], _lengths(inputs[number])
-        names = stream_names(item)
-        fixed = tuple(
-            (name, array.shape[1:] if is_sequence(name, array, lengths[stream_of(name, names)]) else array.shape)
-            for name, array in sorted(item.tensors.items())
-        )
-        return (fixed, len(item.decides)), tuple(lengths.values())  # `decides` must be of one length in a batch
+        item = inputs[number]  # `decides` must be of one length in a batch
+        return (shapes_without_tokens(item), len(item.decides)), tuple(_lengths(item).values())
 
     keys = [key(number) for number in range(len(inputs))]
     group: list[int] = []
@@ -295,6 +290,15 @@ def buckets(
         group.append(number)
     if group:
         yield group
+
+
+def shapes_without_tokens(item: Input) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The shapes of an input's arrays by name, without their axes of tokens; equal in all inputs of a batch."""
+    names, lengths = stream_names(item), _lengths(item)
+    return tuple(
+        (name, array.shape[1:] if is_sequence(name, array, lengths[stream_of(name, names)]) else array.shape)
+        for name, array in sorted(item.tensors.items())
+    )
 
 
 def stream_names(item: Input) -> tuple[str, ...]:

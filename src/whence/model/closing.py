@@ -62,16 +62,16 @@ class Change:
         closed = self.closed.get(record.key)
         return None if closed is None or not bool(closed.any()) else closed[:, None, None]
 
-    def first(self, record: Any, weights: Tensor, softmax: Softmax | None) -> Tensor:
-        """The weights of the changed model; `softmax` is the call that the model's own weights came from."""
+    def changed(self, record: Any, weights: Tensor, softmax: Softmax | None) -> Tensor:
+        """The model's own weights with the change made; `softmax` is the call that these weights came from."""
         keys = self.keys(record)
         if keys is not None:
             left = weights.detach().masked_fill(keys, 0.0).sum(-1, keepdim=True) > 0
             again = softmax.again(weights, keys, ~left) if softmax is not None else None
             weights = closed_after(weights, keys) if again is None else again
-        return weights if self.edit is None else self.last(record, _edited(self.edit, record, weights))
+        return weights if self.edit is None else self.closed_again(record, _edited(self.edit, record, weights))
 
-    def last(self, record: Any, weights: Tensor) -> Tensor:
+    def closed_again(self, record: Any, weights: Tensor) -> Tensor:
         """Weights that a caller put in place of the model's own, with the closed keys set to 0."""
         keys = self.keys(record)
         return weights if keys is None else closed_after(weights, keys)

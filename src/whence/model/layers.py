@@ -73,7 +73,7 @@ class Layer:
                 return self._run(copies, examples, edit, rules, _expanded)
             except RuntimeError:  # expanded copies share memory: they cannot be written to, and some views fail
                 self.in_place = True
-        return self._run(copies, examples, edit, rules, _repeated)
+        return self._run(copies, examples, edit, rules, repeated)
 
     def _run(
         self, copies: int, examples: int, edit: Edit, rules: Rules | None, copied: Callable[..., Tensor]
@@ -132,24 +132,24 @@ def _watched(subject: Subject, batch: Batch) -> Iterator[tuple[list[Layer], list
 
     def before(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         running.append(len(layers))
-        changes, given = subject.self_changes.now(), (_kept(args), _kept(kwargs))
+        changes, given = subject.self_changes.now(), (_with_copied_states(args), _with_copied_states(kwargs))
         layers.append(Layer(subject, module, wanted[name][calls[name]], given, changes))
         calls[name] += 1
 
     def after(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        layers[running.pop()].output = _kept(output)
+        layers[running.pop()].output = _with_copied_states(output)
 
     with hooked([(name, subject.model.get_submodule(name)) for name in wanted], before, after):
         yield layers, running
 
 
-def _kept(holder: Any) -> Any:
-    """Arguments or outputs with copies of their states, because the model may go on to change them in place."""
+def _with_copied_states(holder: Any) -> Any:
+    """Arguments or outputs with copies of their states (three axes), because the model may change them in place."""
     if isinstance(holder, Tensor):
         return holder.clone() if holder.ndim == 3 else holder
     if isinstance(holder, (tuple, list)):
-        return tuple(_kept(part) for part in holder)
-    return {name: _kept(part) for name, part in holder.items()} if isinstance(holder, dict) else holder
+        return tuple(_with_copied_states(part) for part in holder)
+    return {name: _with_copied_states(part) for name, part in holder.items()} if isinstance(holder, dict) else holder
 
 
 def _copied(given: Any, wider: Any, copies: int, copied: Callable[..., Tensor]) -> Any:
@@ -165,7 +165,7 @@ def _copied(given: Any, wider: Any, copies: int, copied: Callable[..., Tensor]) 
     return None if hasattr(given, "get_seq_length") else given
 
 
-def _repeated(given: Tensor, copies: int, axis: int) -> Tensor:
+def repeated(given: Tensor, copies: int, axis: int) -> Tensor:
     """Copies of a tensor, one after the other along an axis."""
     return torch.cat([given] * copies, axis)
 

@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 
 from whence.core.inputs import Input, Target
-from whence.model.batching import MAX_TOKENS, Batch, Common, Shared, enough_tokens, is_sequence, stream_names, stream_of
+from whence.model.batching import (
+    MAX_TOKENS,
+    Batch,
+    Common,
+    Shared,
+    enough_tokens,
+    is_sequence,
+    shapes_without_tokens,
+    stream_names,
+    stream_of,
+)
 from whence.model.interventions import described
 from whence.model.prefix_cache import LEAST, PrefixCache, common_length
 from whence.model.subject import Subject
@@ -250,7 +260,11 @@ def _packed(
 ) -> Iterator[list[int]]:
     """Rows that go together: those of one sequence, and those of others that are as long, as many as fit."""
     packed: list[int] = []
-    for own in sorted(groups, key=lambda own: (_shape(inputs[own[0]]), len(inputs[own[0]].features)), reverse=True):
+
+    def shapes_and_length(own: list[int]) -> tuple[Any, ...]:
+        return shapes_without_tokens(inputs[own[0]]), len(inputs[own[0]].features)
+
+    for own in sorted(groups, key=shapes_and_length, reverse=True):
         most = batch_size or _most_rows(subject, inputs[own[0]], attention)
         for start in range(0, len(own), most):
             rows = own[start : start + most]
@@ -273,20 +287,10 @@ def _most_rows(subject: Subject, longest: Input, attention: bool) -> int:
     return min(most, kept) if kept >= FEWEST else most
 
 
-def _shape(item: Input) -> tuple[Any, ...]:
-    """What inputs of one batch have in common beside their lengths."""
-    names = stream_names(item)
-    lengths = {name: item.streams.count(name) for name in names}
-    return tuple(
-        (name, array.shape[1:] if is_sequence(name, array, lengths[stream_of(name, names)]) else array.shape)
-        for name, array in sorted(item.tensors.items())
-    )
-
-
 def _together(subject: Subject, inputs: Sequence[Input], first: int, other: int) -> bool:
     """Whether two sequences may stand in one batch: they are of one shape, and padding is small and harmless."""
     a, b = inputs[first], inputs[other]
-    if _shape(a) != _shape(b) or stream_names(a) != stream_names(b):
+    if shapes_without_tokens(a) != shapes_without_tokens(b) or stream_names(a) != stream_names(b):
         return False
     if a.streams == b.streams:
         return True

@@ -198,10 +198,10 @@ class Tap(TorchFunctionMode):
         self._followed = {}
         record = self._record(weights)
         if self._change is not None:
-            weights = self._change.first(record, weights, self._softmax)
+            weights = self._change.changed(record, weights, self._softmax)
         if self._edit is not None:
             weights, values = self._edit(record, weights, values)
-            weights = weights if self._change is None else self._change.last(record, weights)
+            weights = weights if self._change is None else self._change.closed_again(record, weights)
         if self._undropped:
             before = weights if self._dropping is None else self._dropping
             record.before_dropout.append(before)

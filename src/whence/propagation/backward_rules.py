@@ -1,4 +1,4 @@
-"""Backward rules: function modes under which the model computes what it always does, and gradients mean relevance.
+"""Backward rules: function modes under which the model computes its usual values, and gradients carry relevance.
 
 `Conserving` makes gradient x input the relevance of Ali et al. and of AttnLRP. `Positive` makes the gradient itself the
 relevance of Transformer Attribution. Every operation keeps its value, bit for bit; only its gradient is changed.
@@ -52,7 +52,7 @@ _MASK = {Tensor.masked_fill, torch.masked_fill, torch.where, Tensor.where}
 
 
 class _Ruled(ByActivation):
-    """Rules that are asked about every operation on a tensor with a gradient, on which the target may depend."""
+    """Rules for every operation on a tensor that requires a gradient: the target may depend on such tensors alone."""
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -72,13 +72,13 @@ class _Ruled(ByActivation):
 class Conserving(_Ruled):
     """Gradients under which x * gradient is conserved: from the target down to any layer, up to biases.
 
-    `heads`: attention weights are constants ("hold"), or share the relevance of their products ("half"), or are left to
-    the gradient (None). `norms`: deviations are constants; the mean is not. `epsilon` and `gamma` are those of the LRP
-    rules of linear layers. Activations are differentiated as x times the constant act(x)/x. The two factors of a
-    product of states get half of its relevance each; unless `heads` is "half", the factor beside an activation's output
-    gets all of it. Products keep their gradient unless both `heads` and `norms` have rules. Where attention weights are
-    constants, so are the weights by which experts are mixed. `fused` runs the model on its fused path, on which no
-    attention weights are kept.
+    `heads`: attention weights are constants ("hold"), or get half of the relevance of their product with the values
+    ("half"), or keep their gradient (None). `norms`: the deviations in norms are constants; the means are not.
+    `epsilon` and `gamma` are those of the LRP rules of linear layers. Activations are differentiated as x times the
+    constant act(x)/x. The two factors of a product of states get half of its relevance each if both `heads` and `norms`
+    have rules; otherwise a product keeps its gradient. But where one factor is the output of an activation, the other
+    gets all of the relevance, unless `heads` is "half". Where attention weights are constants, so are the weights by
+    which experts are mixed. `fused` runs the model on its fused path, which keeps no attention weights.
     """
 
     shares = True
@@ -112,10 +112,10 @@ class Conserving(_Ruled):
         if func is F.normalize and self._norms:
             return _normalized(*args, **kwargs)
         if self._norms and (func in _ROOT or (func in _POWER and args[1] < 1)):
-            return func(*args, **kwargs).detach()  # the deviation in a norm that is written out
+            return func(*args, **kwargs).detach()  # the deviation of a norm that is written in single operations
         if func in ACTIVATION:
             return self.activated(args[0], func(*args, **kwargs), lambda x: func(x, *args[1:], **kwargs))
-        if func in _CLAMP:  # an activation too, but its output is no gate
+        if func in _CLAMP:  # clamp is an activation too, but its output is no gate
             return _sloped(args[0], func(*args, **kwargs), lambda x: func(x, *args[1:], **kwargs))
         if func in _CHOICE and self._heads == "hold":
             chosen = func(*args, **kwargs)
@@ -132,11 +132,11 @@ class Conserving(_Ruled):
         return func(*args, **kwargs)
 
     def _attended(self, block: Attended) -> Tensor:
-        """Fused attention: what the rules give its products when they are written out."""
+        """The output of fused attention, under the rules of its two products in attention that is written out."""
         if self._heads == "hold":
             block.query, block.key = block.query.detach(), block.key.detach()
             return _Held.apply(block.value, block)
-        if self._heads == "half" and self._halves:  # queries and keys are halved in their own product, and with weights
+        if self._heads == "half" and self._halves:  # queries and keys are factors of both products
             block.query, block.key, block.value = _half(_half(block.query)), _half(_half(block.key)), _half(block.value)
         return block.output()
 
@@ -163,7 +163,7 @@ class Conserving(_Ruled):
             sharper = F.linear(x, self._sharper(weight), self._sharper(bias))
         z = sharper.detach()
         share = y.detach() / (z + self._epsilon * torch.where(z >= 0, 1.0, -1.0))
-        return through(y, sharper * torch.where(z == 0, 0.0, share))  # an output of 0 has no relevance to hand on
+        return through(y, sharper * torch.where(z == 0, 0.0, share))  # an output of 0 has no relevance to pass on
 
     def _sharper(self, weight: Any) -> Any:
         """w + gamma w^+"""
@@ -196,13 +196,14 @@ class Softened(_Ruled):
 class Positive(_Ruled):
     """The relevance of Transformer Attribution, carried by the gradient: z^+ rule, halves at products, shares at sums.
 
-    Norms, activations, softmax, scaling and masking pass relevance on as it is. `unknown` names all others.
+    Norms, activations, softmax, scaling and masking pass relevance on as it is. `unknown` collects the names of
+    operations that have no rule.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.unknown: set[str] = set()
-        self._batch = 0  # examples; known from the first attention on, before which relevance is not needed
+        self._batch = 0  # the number of examples; known from the first attention on, and relevance is not needed before
 
     def seen(self, record: AttentionRecord, weights: Tensor, values: Tensor, product: Tensor, align: Any) -> None:
         self._batch = len(weights)
@@ -269,7 +270,7 @@ class _Held(torch.autograd.Function):
         block.value = value.detach()
         out = block.output()
         ctx.save_for_backward(value, block.query, block.key)
-        block.value = block.query = block.key = value[..., :0]  # torch keeps them, and frees them in time
+        block.value = block.query = block.key = value[..., :0]  # torch has saved them, and frees them with the graph
         ctx.block = block
         return out
 
@@ -354,7 +355,7 @@ def _half(tensor: Tensor) -> Tensor:
 
 
 def _normalized(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Tensor:
-    """`torch.nn.functional.normalize` with the norm held."""
+    """`torch.nn.functional.normalize` with the norm as a constant."""
     return input / input.detach().norm(p, dim, keepdim=True).clamp_min(eps)
 
 
@@ -365,7 +366,7 @@ def _sloped(x: Tensor, y: Tensor, function: Any) -> Tensor:
 
 
 def _tracked(value: Any) -> bool:
-    """Whether a tensor, or one in a list, has a gradient."""
+    """Whether a tensor, or one in a list, requires a gradient."""
     if isinstance(value, (tuple, list)):
         return any(map(_tracked, value))
     return isinstance(value, Tensor) and value.requires_grad

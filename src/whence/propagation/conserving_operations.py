@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.autograd.graph import Node
 
-_BY_RULE = ("_Through", "_Scaled")  # autograd functions by which rules are written
+_BY_RULE = ("_Through", "_Scaled")  # the autograd functions by which backward rules change a gradient
 # homogeneous operations, y(a x) = a y(x) in all inputs together, conserve: y * dy is the sum of x * dx
 _HOMOGENEOUS = {
     "Abs", "AccumulateGrad", "Add", "Alias", "Amax", "Amin", "AsStrided", "AvgPool2D", "Cat", "Clone", "ConstantPadNd",

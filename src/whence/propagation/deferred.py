@@ -1,9 +1,9 @@
 """Parts that are computed only where they are read, and a few rows at a time.
 
-Attention holds its weights, so the parts of queries and keys are never read, and never computed. Most operations of a
-layer keep the rows of a state (its tokens) apart. Through a chain of such operations parts are computed for some rows
-after others, so that intermediate tensors stay in the processor's cache; and where the model goes on with some tokens
-alone, as most do after their last layer, parts are computed for these tokens alone.
+Attention weights are held constant, so the parts of queries and keys are never read, and never computed. Most
+operations of a layer keep the rows of a state (its tokens) apart. Through a chain of such operations parts are computed
+block by block, some rows at a time, so that intermediate tensors stay in the processor's cache. Where the model uses
+only some tokens of a state, as most models do after their last layer, parts are computed for these tokens alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK = 2**19  # numbers in the result of one block of rows; intermediate tensors of a layer are up to 4 times wider
+BLOCK = 2**19  # most numbers in the result of a block of rows; a layer's intermediate tensors are up to 4 times wider
 
 Rows = slice | Tensor  # some rows of a state, by their numbers
 
@@ -38,7 +38,8 @@ class Deferred:
     def rows(self, chosen: Rows, found: dict[DeferredRows, Tensor]) -> Tensor:
         """The parts of some rows of the state, all its axes but the last taken as rows: (source and rest, row, width).
 
-        `found` holds the parts of these rows that were computed already.
+        `found` collects the parts that were computed for these same rows, by their `DeferredRows`, so that none is
+        computed twice.
         """
         if not self().is_contiguous():
             self._parts = self._parts.contiguous()  # once, and not again for every block of rows
@@ -54,14 +55,15 @@ class DeferredWhole(Deferred):
 
     def _compute(self) -> None:
         self._parts, self.computed = self._function(), True
-        del self._function  # and with it the parts that it took
+        del self._function  # this frees the parts that the function reads
 
 
 class DeferredRows(Deferred):
-    """Parts of a state of which each row is an operation on the same row of every operand.
+    """Parts of a state, each row of which is made by one operation from the same row of every operand.
 
     `fixed` are operands without parts: those of two axes have a row for each row of the state. `still_read` tells
-    whether the model holds a state with some parts; such parts are kept where they are computed on the way to others.
+    whether the model still holds a state with the given parts: where such parts are computed on the way to these, they
+    are stored too.
     """
 
     def __init__(
@@ -80,10 +82,10 @@ class DeferredRows(Deferred):
         if self.computed:
             return super().rows(chosen, found)
         if self not in found:
-            found[self] = self._some(chosen, found)
+            found[self] = self._computed_rows(chosen, found)
         return found[self]
 
-    def _some(self, chosen: Rows, found: dict[DeferredRows, Tensor]) -> Tensor:
+    def _computed_rows(self, chosen: Rows, found: dict[DeferredRows, Tensor]) -> Tensor:
         fixed = [one[chosen] if isinstance(one, Tensor) and one.ndim == 2 else one for one in self._fixed]
         return self._operation(*[one.rows(chosen, found) for one in self._operands], *fixed)
 
@@ -95,7 +97,7 @@ class DeferredRows(Deferred):
         kept = {
             one: empty.new_empty(len(empty), count, empty.shape[-1])
             for one, empty in none.items()
-            if not one.computed and (one is self or self._still_read(one))  # some were computed for operands just now
+            if not one.computed and (one is self or self._still_read(one))  # `rows` may have computed some whole
         }
         block = _rows_at_once(none[self])
         for start in range(0, count, block):
@@ -107,13 +109,13 @@ class DeferredRows(Deferred):
             one._keep(parts)
 
     def _keep(self, parts: Tensor) -> None:
-        """Take these parts, and let go of all operands."""
+        """Store these parts of all rows, and free the operands."""
         self._parts, self.computed = parts.view(len(parts), *self._shape, parts.shape[-1]), True
         self._operands = self._fixed = ()
 
 
 class ChosenRows(DeferredRows):
-    """The parts of some rows of a state, by their numbers."""
+    """Parts of a state that consists of some rows of another: the rows `numbers` of the state with the parts `of`."""
 
     def __init__(
         self, of: Deferred, numbers: Tensor, shape: Sequence[int], still_read: Callable[[Deferred], bool]
@@ -121,11 +123,11 @@ class ChosenRows(DeferredRows):
         super().__init__(lambda parts: parts, [of], [], shape, still_read)
         self._numbers = numbers
 
-    def _some(self, chosen: Rows, found: dict[DeferredRows, Tensor]) -> Tensor:
+    def _computed_rows(self, chosen: Rows, found: dict[DeferredRows, Tensor]) -> Tensor:
         return self._operands[0].rows(self._numbers[chosen], {})
 
 
 def _rows_at_once(empty: Tensor) -> int:
-    """How many rows are computed together: on a GPU all, since small operations would leave it idle."""
+    """How many rows are computed together: on a GPU all rows, because small operations would leave it idle."""
     each = max(1, len(empty) * empty.shape[-1])
     return max(1, BLOCK // each) if empty.device.type == "cpu" else 2**62

@@ -1,8 +1,9 @@
-"""A layer on many copies whose attention products differ in few directions: linear maps are taken of these directions.
+"""Running a layer on many copies whose attention products differ in a few directions: linear maps take only these.
 
 Without the values of one token, an attention product changes by one vector for every head, times a factor for every
-query. That is kept through the output projection, the residual, the norm and the first linear maps after it, so that
-none of them is a product over all copies. Rows that the change does not reach are taken from a run without it.
+query. This form of the state (`Changed`) is known up to the first linear maps after the output projection, the residual
+and the norm, so none of these maps multiplies the states of all copies. Rows that the change does not reach are taken
+from a run without the change.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from whence.propagation.operations import ADD, MULTIPLY, NORM
 from whence.propagation.products import linear
 
 _SAME = {F.dropout, torch.dropout, Tensor.contiguous, Tensor.to, Tensor.float, Tensor.type_as, Tensor.clone}
-_SUMS_AND_PRODUCTS = (ADD | MULTIPLY) - {Tensor.add_, Tensor.__iadd__}  # in place, an operand is no longer what it was
-WORTH = 0.8  # the share of changed rows up to which the others are taken from the run without a change
+_SUMS_AND_PRODUCTS = (ADD | MULTIPLY) - {Tensor.add_, Tensor.__iadd__}  # in place, they overwrite an operand
+WORTH = 0.8  # the share of changed rows up to which the unchanged rows are taken from the run without a change
 
 
 @dataclass(frozen=True, eq=False)
 class Changed:
-    """scale * (fixed + factors @ vectors) + shift: states of which copies differ in a few directions."""
+    """States scale * (fixed + factors @ vectors) + shift, whose copies differ in a few directions."""
 
     fixed: Tensor  # (example, token, width)
     factors: Tensor  # (copy * example, token, direction)
@@ -44,7 +45,7 @@ class Changed:
         return whole if self.shift is None else whole.add_(self.shift)
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Changed:
-        """Under a linear layer."""
+        """The output of a linear layer for these states."""
         fixed, vectors = linear(self.fixed, weight), linear(self.vectors, weight)
         shift = bias if self.shift is None else F.linear(self.shift, weight, bias)
         if self.scale is None and shift is not None:
@@ -52,7 +53,7 @@ class Changed:
         return Changed(fixed, self.factors, vectors, self.scale, shift)
 
     def times(self, other: Tensor) -> Changed | None:
-        """Times a number for every row or for every column; None where it is neither."""
+        """These states times a number for every row or column; None where the result has no form `Changed`."""
         if other.ndim == 1:
             shift = None if self.shift is None else self.shift * other
             return replace(self, fixed=self.fixed * other, vectors=self.vectors * other, shift=shift)
@@ -61,7 +62,7 @@ class Changed:
         return replace(self, scale=other if self.scale is None else self.scale * other)
 
     def plus(self, other: Tensor) -> Changed | None:
-        """Plus states that are equal in all copies; None where they are not."""
+        """These states plus `other`, equal in all copies; None where it is not, or where these states have a scale."""
         size = len(self.fixed)
         if self.scale is not None or other.shape != (len(self.factors), *self.fixed.shape[1:]):
             return None
@@ -72,7 +73,7 @@ class Changed:
     def normed(
         self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, centred: bool
     ) -> Changed | None:
-        """Under a norm over the width; `x` is the value of these states."""
+        """The output of a norm over the width; `x` is the value of these states. None where they have a scale."""
         if self.scale is not None:
             return None
         fixed, vectors = self.fixed, self.vectors
@@ -86,27 +87,27 @@ class Changed:
 
 
 class FewChanges(Rules):
-    """A run of a layer on copies whose product in one attention, number `order`, is `product`.
+    """Rules for runs of one layer on copies of `size` examples: `next_run` gives the product of attention `order`.
 
-    The first run has one copy of every example and no change; the runs after it take from it what they do not change,
-    where `reached`, the share of rows that a change reaches, makes it worth while.
+    The first run has one copy of every example and no change. Later runs take from it the rows that they do not change,
+    where `reached`, the share of rows that a change reaches, is small enough to make that worth while.
     """
 
     def __init__(self, order: int, size: int, reached: float) -> None:
         super().__init__()
-        self._order, self._size, self._takes = order, size, reached < WORTH
-        self._plain: list[tuple[Tensor, Tensor]] = []  # input and output of every linear layer without a change
+        self._order, self._size, self._reuses_rows = order, size, reached < WORTH
+        self._plain: list[tuple[Tensor, Tensor]] = []  # input and output of every linear layer in the first run
         self._first = True
         self._begin(None)
 
     def _begin(self, product: Changed | None) -> None:
         self._product = product
-        self._made: Tensor | None = None  # the product as the model made it
+        self._made: Tensor | None = None  # the model's tensor of the product: (copy * example, token, width)
         self._known: Any = WeakIdKeyDictionary()  # tensor -> Changed
-        self._call = 0
+        self._call = 0  # linear layers so far in this run
 
-    def of(self, product: Changed) -> FewChanges:
-        """The next run."""
+    def next_run(self, product: Changed) -> FewChanges:
+        """Begin a run in which the attention product is `product`."""
         self._begin(product)
         return self
 
@@ -137,7 +138,7 @@ class FewChanges(Rules):
         return out
 
     def _after(self, func: Any, args: Any, kwargs: Any, known: list[Tensor]) -> Changed | None:
-        """The form of an operation's result; None where it has none that is known."""
+        """The result of an operation in the form `Changed`; None where it is not known in this form."""
         x = known[0]
         form: Changed = self._known[x]
         if func in NORM:
@@ -152,6 +153,7 @@ class FewChanges(Rules):
         return form.plus(other) if func in ADD else form.times(other)
 
     def _stays(self, func: Any, args: Any, x: Tensor) -> bool:
+        """Whether an operation of `_SAME` keeps the dtype of x."""
         return func not in (Tensor.to, Tensor.float, Tensor.type_as) or func(*args).dtype == x.dtype
 
     def _normed(self, func: Any, args: Any, kwargs: Any, form: Changed) -> Changed | None:
@@ -180,14 +182,14 @@ class FewChanges(Rules):
         return out
 
     def _by_rows(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """A linear layer's output: of rows that are as without the change, what came out then."""
-        if x.stride(0) == 0:  # all copies lie in one place of memory: the mode of `Layer.run` multiplies one
+        """The output of a linear layer; rows with the same input as in the first run get the output of that run."""
+        if x.stride(0) == 0:  # all copies share memory: the function mode of `Layer.run` multiplies only one
             return F.linear(x, weight, bias)
-        known = self._plain[self._call] if self._takes and self._call < len(self._plain) else None
+        known = self._plain[self._call] if self._reuses_rows and self._call < len(self._plain) else None
         if known is None or self._product is None:
             return linear(x, weight, bias)
         shapes = (len(self._product.factors), *known[0].shape[1:]), (self._size, *x.shape[1:])
-        if x.ndim != 3 or (x.shape, known[0].shape) != shapes:  # states are laid out in another way
+        if x.ndim != 3 or (x.shape, known[0].shape) != shapes:  # not (copy * example, token, width)
             return linear(x, weight, bias)
         changed = (x.unflatten(0, (-1, self._size)) != known[0]).any(-1).flatten(0, 1)
         if float(changed.float().mean()) > WORTH:

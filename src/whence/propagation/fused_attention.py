@@ -1,7 +1,7 @@
-"""Fused attention, and its weights A and their gradients G computed again, a tile at a time.
+"""Fused attention; its weights A and their gradients G are computed again, a tile at a time.
 
 The fused kernel keeps the logarithm of every row's sum of exponentials, so that a tile of A is one product and one
-exponential. Keys that no query of a tile may see, by causality or by a sliding window, are left out of it.
+exponential. Keys that no query of a tile may see, by causality or by a sliding window, are left out of the tile.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale
 
 @dataclass(eq=False)
 class Visible:
-    """A mask in the forms in which it is needed, made once for all layers that are given the same one."""
+    """An attention mask in the forms that tiles need, made once for all layers that share the mask."""
 
     given: Tensor  # bool or float; it is held so that no other mask gets its place in memory
-    added: Tensor  # what is added to the scores, four axes of which each may be 1 long
+    added: Tensor  # added to the scores (batch, head, query, key); each of its four axes may be 1 long
     seen: Tensor  # (query, key) bool: some head of some example may see the key
     whole: Tensor  # (query, key) bool: all heads of all examples may see it, and nothing is added
 
@@ -103,7 +103,7 @@ class Attended:
         self.query, self.key, self.value = self.query.detach(), self.key.detach(), self.value.detach()
 
     def tiles(self, needed: Tensor, d_out: Tensor | None) -> Iterator[Tile]:
-        """Weights A and, where the gradient of the output is given, G of all heads at the needed queries."""
+        """Tiles that cover all heads at the needed queries: weights A and, given the gradient of the output, also G."""
         batch, heads = self.query.shape[:2]
         groups = self.key.shape[1]
         wide = accumulation(self.query.dtype)
@@ -124,14 +124,13 @@ class Attended:
                 yield Tile(own, rows, keys, weights, gradient)
 
     def to_values(self, d_out: Tensor) -> Tensor:
-        """The gradient of the values under weights that are held: A^T times that of the output."""
+        """The gradient of the values where the weights are constants: A^T times the gradient of the output."""
         wide = accumulation(d_out.dtype)
         gradient, shared = torch.zeros_like(self.value, dtype=wide), self.query.shape[1] // self.key.shape[1]
         for tile in self.tiles((d_out != 0).any(-1).any(1).any(0), None):
             heads = slice(tile.heads.start // shared, tile.heads.stop // shared)
-            weights = tile.weights.unflatten(1, (-1, shared)).flatten(
-                2, 3
-            )  # heads that share values, one after another
+            # Heads that share values are laid one after the other, along the axis of queries.
+            weights = tile.weights.unflatten(1, (-1, shared)).flatten(2, 3)
             d_o = d_out[:, tile.heads, tile.rows].to(wide).unflatten(1, (-1, shared)).flatten(2, 3)
             gradient[:, heads, tile.keys] += weights.transpose(2, 3) @ d_o
         return gradient
@@ -185,7 +184,7 @@ class Tile:
 
 
 def _product(queries: Tensor, keys: Tensor, scale: float = 1.0, less: Tensor | None = None) -> Tensor:
-    """scale * q_i . k_j, less a number for every query: (batch, head, query, key); several heads may share keys."""
+    """scale * q_i . k_j minus a number for every query: (batch, head, query, key); several heads may share keys."""
     batch, heads, rows, _ = queries.shape
     shared = keys.shape[1]
     q = queries.reshape(batch * shared, heads // shared * rows, -1)
@@ -198,7 +197,7 @@ def _product(queries: Tensor, keys: Tensor, scale: float = 1.0, less: Tensor | N
 
 
 def _part(mask: Tensor, heads: slice, rows: slice, keys: slice) -> Tensor:
-    """The part of a mask whose axes may each be 1 long."""
+    """A mask at some heads, queries and keys; an axis that is 1 long stays so."""
     for axis, part in ((1, heads), (2, rows), (3, keys)):
         if mask.shape[axis] > 1:
             mask = mask[(slice(None),) * axis + (part,)]
@@ -210,7 +209,7 @@ _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 @cache
 def _keeps_log_sums() -> bool:
-    """Whether this torch's kernel gives, when called by itself, what attention written out gives: output and gradients.
+    """Whether this torch's kernel, called directly, gives the output, sums and gradients of attention written out.
 
     The kernel is no public function of torch, so it is tried once, with two heads that share their keys.
     """

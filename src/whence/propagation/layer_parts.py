@@ -56,7 +56,7 @@ class Layers(Parts):
     def _new_layer(self) -> None:
         self._attended = False
         self._residual_sum: Tensor | None = None  # the sum of residual and attention
-        self._sum_with_parts: tuple[Tensor, Tensor] | None = None  # the same sum, and its parts
+        self._sum_with_parts: tuple[Tensor, Tensor] | None = None  # the sum of residual and attention, and its parts
         self._sum_norm: tuple[Tensor, Tensor] | None = None  # the norm of that sum, and its parts
         self._layer_sum: Tensor | None = None  # the sum to which the feed-forward part was added too
         self._post = False  # norms follow the sums (post-LN)
@@ -84,7 +84,7 @@ class Layers(Parts):
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._done:  # the remainder of the layer need not be followed
+        if self._done:  # this layer's parts were reduced, so the rest of the layer is not followed
             return func(*args, **kwargs)
         products = [tensor for tensor in tensors_in(args, kwargs) if tensor in self._products]
         if not products:
@@ -94,8 +94,8 @@ class Layers(Parts):
             first = self._products[products[0]]
             if func in LINEAR:
                 self._project(first, *linear_of(func, args, kwargs)[1:], out)
-            elif func in JOIN:  # heads that came apart
-                self._products[out] = self._together([self._products[p] for p in products], func, args, kwargs)
+            elif func in JOIN:  # heads that the model computed one by one
+                self._products[out] = self._joined_heads([self._products[p] for p in products], func, args, kwargs)
             elif func in VIEW and isinstance(out, Tensor) and out.numel() == products[0].numel():
                 if func not in (Tensor.to, Tensor.float, Tensor.type_as, nn.functional.dropout, torch.dropout):
                     rows, columns = (
@@ -105,7 +105,7 @@ class Layers(Parts):
                 self._products[out] = first
         return out
 
-    def _together(self, products: list[_Product], func: Any, args: Any, kwargs: Any) -> _Product:
+    def _joined_heads(self, products: list[_Product], func: Any, args: Any, kwargs: Any) -> _Product:
         """The products of single heads as one product."""
         widths = [p.values.shape[1] * p.values.shape[3] for p in products]
         columns = [p.columns + sum(widths[:n]) for n, p in enumerate(products)]
@@ -184,7 +184,7 @@ class Layers(Parts):
                 parts = self._parts.get(entering)
                 end = None if parts is None else (entering, parts)
                 self._ends_in_norm = self._sum_norm is not None and entering is self._sum_norm[0]
-            else:  # the last layer ends as the layers before it
+            else:  # the last layer ends in the same way as the layers before it
                 end = self._sum_norm if self._ends_in_norm else self._sum_with_parts
             if end is None:
                 raise ValueError(f"the layers of {self._subject} could not be followed to their end; {ELSEWHERE}")

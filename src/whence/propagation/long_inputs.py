@@ -25,8 +25,8 @@ from whence.model.subject import Subject
 from whence.model.targets import Aim
 from whence.propagation.fused_attention import Attended, Masks
 
-# Of attention weights and their gradients; beyond that, attention is folded instead of kept, which saves memory.
-# Methods that run together and could share what is kept take a pass each then.
+# The most bytes of attention weights and their gradients that are kept. Beyond them attention is folded, which saves
+# memory; methods that run together then take a pass each, because there is no kept attention for them to share.
 LONG_BYTES = 2**28
 
 
@@ -38,10 +38,11 @@ class Fold:
     `tile(state, added, rows, keys, weights, gradient, share)` adds the contribution of some heads and queries to
     `added`: `weights` and `gradient` are (batch, head, query, key), `rows` and `keys` the places of queries and keys
     among the features, and `share` is 1 / heads. A query whose gradients are 0 adds nothing; in a fold that reads no
-    `gradient`, one whose state is 0. `merge(state, added, queries)` makes the next state.
+    `gradient`, a query whose state is 0 adds nothing. `merge(state, added, queries)` makes the next state.
 
-    `sums` says that `tile` adds up A o G of the queries in the given mask, over queries onto keys or over keys onto
-    queries. Such sums are values times their gradients, or outputs times theirs, and take no tiles at all.
+    `sums` says that `tile` only adds up A o G at the queries of the given mask: over queries, a sum for every key
+    ("keys"), or over keys, a sum for every query ("queries"). The sum for a key is its value times the gradient of the
+    value, the sum for a query its output times the gradient of the output, so neither needs tiles.
     """
 
     start: Callable[[dict[str, Tensor]], Tensor]
@@ -138,7 +139,8 @@ class Fused(Rules):
 class TiledAttention(Fused):
     """A pass on the fused path whose backward passes feed a fold each; `states` are those of the folds.
 
-    If it `keeps` no blocks, layers are run again in the backward pass, and blocks are those of the second run.
+    Without `keeps` no block of the forward pass is stored: layers run again in the backward pass, and the folds take
+    the blocks of this second run.
     """
 
     def __init__(self, folds: list[Fold], stream: str, start_layer: int = 0, *, keeps: bool = True) -> None:
@@ -146,9 +148,9 @@ class TiledAttention(Fused):
         self.folds, self.stream, self.start_layer = folds, stream, start_layer
         self.states: list[Tensor | None] = [None] * len(folds)
         self.shares = len(folds) > 1
-        self.number = 0  # of the fold that the backward pass feeds
+        self.number = 0  # the number of the fold that the backward pass feeds
         self._keeps, self._second_run = keeps, False
-        self._folded: dict[int, _Folded] = {}  # by the number of the block; those whose block is still to be known
+        self._folded: dict[int, _Folded] = {}  # by the number of the block, until the second run gives the block
 
     @property
     def fold(self) -> Fold:
@@ -187,19 +189,19 @@ class TiledAttention(Fused):
 
 
 class _Folded:
-    """What is done once the gradient of a block's output, or of its values, is known."""
+    """The step of a fold over one block, taken once the gradient of its output, or of its values, is known."""
 
     def __init__(self, rules: TiledAttention, out: Tensor, value: Tensor | None) -> None:
         self._rules = rules
         self._known: Attended | None = None  # the block, once it was taken
         self._out: Tensor | None = None
-        self._by_value = False  # the sums onto keys follow with the gradient of the values
+        self._by_value = False  # the step waits for the gradient of the values, which gives the sums for keys
         when_known(out, self._output_known)
         if value is not None:
             when_known(value, self._value_known)
 
     def take(self, block: Attended, out: Tensor) -> None:
-        """The block, as it was run."""
+        """Store the block as it was run, without its graph."""
         block.detach()
         self._known = block
         self._out = out.detach() if self._rules.fold.sums is not None else None
@@ -263,7 +265,7 @@ class QueriesAndKeys(Fused):
 
     def attended(self, block: Attended, layer: int) -> Tensor:
         out = block.output()
-        block.value = block.key[..., :0]  # not needed again
+        block.value = block.key[..., :0]  # the values are not needed again
         self._blocks.append(block)
         if layer == self._layers - 1:
             out = self._last = out.detach().requires_grad_()

@@ -37,14 +37,14 @@ from whence.propagation.sums_of_parts import add_rest, fits, with_rest
 
 ELSEWHERE = "decompositions need self-attention with a residual; use value_zeroing, lrp or a gradient method"
 
-Operand = tuple[Tensor, Any]  # a state and its parts, as a subclass holds them
+Operand = tuple[Tensor, Any]  # a state and its parts, in the form in which the class holds parts
 
 
 class Parts(ByActivation):
     """The parts of every state computed from a state with parts: (source, *state); the last entry is the rest.
 
-    What an operation does to parts is given to `by_rows`, where it keeps the rows of a state apart, or to `whole`. Here
-    both do it at once; a subclass may do it later, and holds parts in a form of its own.
+    An operation is applied to parts by `by_rows` if it keeps the rows of a state apart, else by `whole`. Both apply it
+    at once; a subclass may apply it later, and may hold parts in a form of its own.
     """
 
     def __init__(self) -> None:
@@ -72,25 +72,27 @@ class Parts(ByActivation):
     def by_rows(
         self, operation: Callable[..., Tensor], operands: Sequence[Operand], fixed: Sequence[Any], out: Tensor
     ) -> Any:
-        """What an operation along the last axis makes of the parts of some states: the parts of `out`.
+        """The parts of `out`: the result of an operation along the last axis on the parts of some states.
 
-        The operation takes the parts of every operand, and then what is `fixed` and has no parts.
+        The operation takes the parts of every operand, and then the `fixed` operands, which have no parts.
         """
         return operation(*[parts for _, parts in operands], *fixed)
 
     def whole(self, operation: Callable[..., Any], *parts: Any) -> Any:
-        """What an operation makes of parts, of which it may mix all rows."""
+        """The result of an operation that may mix all rows of the parts."""
         return operation(*parts)
 
     def settled(self, parts: Tensor, own: bool = False) -> Tensor:
-        """Parts before an operation that is not linear, or after a layer: a subclass may divide the rest here.
+        """The same parts; a subclass may divide the rest among them.
+
+        Called before operations that are not linear, and after norms.
 
         `own` says that nothing else refers to these parts, which may then be changed in place.
         """
         return parts
 
     def projected(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor] | None:
-        """What a linear layer makes of the parts of its input `x`; None where they are not followed."""
+        """The function that a linear layer applies to the parts of its input `x`; None to follow them no further."""
         raise NotImplementedError
 
     def summed(self, minus: bool, args: Any, parts: dict[int, Any], out: Tensor) -> Any:
@@ -138,7 +140,7 @@ class Parts(ByActivation):
             return None if lost else self.whole(joined, *parts.values())
         if func is Tensor.type_as:
             return self._cast(args[0], parts[id(args[0])], out) if id(args[0]) in parts else None
-        if out is known[0]:  # as `contiguous` of what is so already
+        if out is known[0]:  # such as `contiguous` of a tensor that is contiguous
             return parts[id(out)]
         if len(known) == 1 and _linear(func, args, known[0]):
             return self.mapped(func, args, kwargs, known[0], parts[id(known[0])], out)
@@ -209,7 +211,7 @@ def _each_part(func: Any, args: Any, kwargs: Any, tensor: Tensor, parts: Tensor)
 
 
 def _side_by_side(func: Any, args: Any, kwargs: Any, numbers: list[int], *parts: Tensor) -> Tensor:
-    """The parts of concatenated or stacked tensors, given those of the tensors of some ids; others are all rest."""
+    """The parts of concatenated or stacked tensors: `parts` of those with the ids `numbers`; others are all rest."""
     by_id = dict(zip(numbers, parts, strict=True))
     each = []
     for tensor in args[0]:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LEAST = 2**27  # multiplications; in smaller products oneDNN's kernel for a new shape takes longer to make than it saves
+LEAST = 2**27  # multiplications; in smaller products, making oneDNN's kernel for a new shape takes longer than it saves
 
 # `F.linear` multiplies float32 matrices by MKL, which uses the wide registers of AVX-512 on Intel's processors alone;
 # oneDNN uses them on all, and takes half the time on others.
@@ -14,7 +14,7 @@ _ONEDNN = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_ca
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """As `F.linear`, to rounding; the result has no graph."""
+    """`F.linear` up to rounding; the result has no graph."""
     rows_of_float32 = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
     if _ONEDNN and rows_of_float32 and x.numel() * len(weight) >= LEAST:
         bias = None if bias is None else bias.detach()

@@ -75,7 +75,7 @@ def balance(subject: Subject, batch: Batch, aim: Aim, record: Record, options: d
         subject.values(batch, aim)  # fixes an open target, and runs the passes that discover the model
         watch = RelevanceWatch(_blocks(subject, batch))
         with subject.every_call(watch), watch:
-            record(subject, batch, _ToldAim(aim, watch.read), **options)
+            record(subject, batch, _TellingAim(aim, watch.read), **options)
     if watch.readings != 1:
         raise ValueError(_unfit(record))
     return watch.rows
@@ -98,7 +98,7 @@ def _blocks(subject: Subject, batch: Batch) -> dict[tuple[str, int], str]:
     return found
 
 
-class _ToldAim(Aim):
+class _TellingAim(Aim):
     """An aim that hands its value, with the graph behind it, to `tell` as soon as it is computed."""
 
     def __init__(self, aim: Aim, tell: Callable[[Tensor], None]) -> None:
@@ -141,7 +141,7 @@ class _Call:
     around: list[_Call]
     block: str
     activation: bool
-    holds: bool = False  # a module inside has tracked outputs
+    holds: bool = False  # whether a module inside has tracked outputs
     inputs: list[_Entry] = field(default_factory=list)
     sources: list[_Entry] = field(default_factory=list)  # where a stream enters the model, as its word embeddings
     outputs: list[_Entry] = field(default_factory=list)
@@ -155,7 +155,7 @@ class _Call:
 class RelevanceWatch(TorchFunctionMode):
     """Keeps the inputs, outputs and added constants of every module call; `read` turns them into rows.
 
-    As the lowest function mode it sees what rules and tap make of an operation. It gives added constants a gradient.
+    As the lowest function mode it sees the operations that rules and tap call. It gives added constants a gradient.
     """
 
     def __init__(self, blocks: dict[tuple[str, int], str]) -> None:
@@ -172,7 +172,7 @@ class RelevanceWatch(TorchFunctionMode):
     # ---- the forward pass --------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A pass begins."""
+        """Forget the calls of the last pass."""
         self._calls: list[_Call] = []
         self._ended: list[_Call] = []
         self._running: list[_Call] = []
@@ -256,7 +256,7 @@ class RelevanceWatch(TorchFunctionMode):
         self.rows = _rows(self._calls, {id(e): e.relevance(g) for e, g in pairs}, operations)
 
     def _operations(self, reached: set[Node]) -> dict[int, tuple[str, ...]]:
-        """By call, the operations that do not conserve; operations of a module inside the call are left out."""
+        """By call, the operations that do not conserve relevance, without those of modules inside the call."""
         owned: set[Node] = set()
         found: dict[int, tuple[str, ...]] = {}
         for call in self._ended:  # inner calls first
@@ -336,7 +336,7 @@ def _aliased(holder: Any, entries: list[_Entry]) -> Any:
 
 
 def _tracked(value: Any) -> bool:
-    """Whether a floating-point tensor, or one in a list, has a gradient."""
+    """Whether a floating-point tensor, or one in a list, requires a gradient."""
     if isinstance(value, (tuple, list)):
         return any(map(_tracked, value))
     return isinstance(value, Tensor) and value.requires_grad and value.is_floating_point()

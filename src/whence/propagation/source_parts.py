@@ -21,12 +21,13 @@ Split = Literal["absdot", "norm", "equal", "none"]
 
 
 class Sources(Parts):
-    """Parts from the states that enter the first layer to the logits: `logits` in the end.
+    """Parts carried from the states that enter the first layer to the logits; `logits` holds the parts of the logits.
 
     The rest is divided among the sources by `split`: in proportion to |<part, rest>|, to |part|, or equally among the
-    parts that are not zero; with "none" it stays. Biases of values and output projection are divided together, after
-    the residual is added; other biases right away. A graph is made only to know which tensors depend on the sources.
-    All parts are `Deferred`. They must not refer to the tensor that they belong to: neither would ever be freed.
+    parts that are not zero; with "none" it stays as it is. Biases of values and output projection are divided together,
+    after the residual is added; other biases right away. A graph is made only to know which tensors depend on the
+    sources. All parts are `Deferred`. They must not refer to the tensor that they belong to, because then neither would
+    ever be freed.
     """
 
     graph = True
@@ -120,13 +121,13 @@ class Sources(Parts):
             add = partial(self._added, sign=sign, attended=attended)
             return self.by_rows(add, [(a, parts[id(a)]), (b, parts[id(b)])], [], out)
         x, other = (a, b) if id(a) in parts else (b, a)
-        if isinstance(other, Tensor) and other.requires_grad:  # it has parts, and they are not known
+        if isinstance(other, Tensor) and other.requires_grad:  # it depends on the sources, and its parts are not known
             return None
         signs = (1, sign) if x is a else (sign, 1)
         return self.by_rows(partial(_with_constant, signs=signs), [(x, parts[id(x)])], [other], out)
 
     def _added(self, first: Tensor, second: Tensor, sign: int, attended: bool) -> Tensor:
-        """The parts of a sum or difference; what attention adds to the residual is settled with it."""
+        """The parts of a sum or difference; the residual and what attention adds to it are settled as one."""
         if attended:
             return self.settled(first.add(second, alpha=sign), own=True)
         one, other = self.settled(first), self.settled(second)
@@ -137,7 +138,7 @@ class Sources(Parts):
         """Whether the model holds a tensor with these parts."""
         return any(one is parts for one in self._parts.values())
 
-    # ---- operations that are more than what they do to parts ---------------------------------------------------------
+    # ---- logits over a vocabulary, outputs of attention --------------------------------------------------------------
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -151,7 +152,7 @@ class Sources(Parts):
             linear, parts = self.projected(x, weight, bias), self._parts[x]
             out = func(*args, **kwargs) if func is Tensor.__getitem__ else None
             if out is not None and out.shape[-1] == words.shape[-1]:
-                # The output reads only these token positions, so parts of the logits are made for them alone.
+                # The model reads only these tokens' logits, so parts of logits are made for these tokens alone.
                 with torch.no_grad():
                     read = func(x, *args[1:], **kwargs)
                     parts = self.mapped(func, (x, *args[1:]), kwargs, x, parts, read)
@@ -175,13 +176,13 @@ def _projected(parts: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _with_constant(parts: Tensor, other: Any, signs: tuple[int, int]) -> Tensor:
-    """The parts of a sum with a tensor that has none and that may have more rows, each operand with its sign."""
+    """The parts of a sum with a tensor that has no parts and may have more rows; `signs` are those of both operands."""
     shape = torch.broadcast_shapes(parts.shape[1:], other.shape if isinstance(other, Tensor) else ())
     return with_rest((parts if signs[0] > 0 else -parts).expand(-1, *shape), other if signs[1] > 0 else -other)
 
 
 def _chosen_rows(func: Any, args: Any, x: Tensor, out: Any) -> Tensor | None:
-    """The numbers of the rows of `x` of which a view is made; None where it is made of anything else than some rows."""
+    """The numbers of the rows of `x` that a view consists of; None where it has all of `x`, or not whole rows."""
     width = x.shape[-1]
     if x.ndim < 2 or not isinstance(out, Tensor) or out.shape[-1:] != (width,) or out.numel() >= x.numel():
         return None
@@ -193,5 +194,5 @@ def _chosen_rows(func: Any, args: Any, x: Tensor, out: Any) -> Tensor | None:
 
 
 def _as_rows(tensor: Tensor, like: Tensor) -> Tensor:
-    """A tensor that is broadcast to a state, with the state's rows."""
+    """A tensor with the rows of the state `like`, to which it is broadcast: (row, width)."""
     return tensor.detach().expand(*like.shape[:-1], tensor.shape[-1]).reshape(-1, tensor.shape[-1])

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from whence.propagation.products import linear
 
-WORTH = 0.8  # the share of rows with a number in them up to which the others are left out
+WORTH = 0.8  # the share of rows with numbers other than 0 up to which rows of zeros are left out
 
 
 def linear_map(parts: Tensor, weight: Tensor) -> Tensor:
     """`parts` times a linear layer's weight, (..., in) to (..., out), without its rows of zeros where these are many.
 
-    In a causal model half of all rows are zero, with sliding windows more; where every token is still its own source,
-    all but one for each token are.
+    In a causal model half of all rows are zero, with sliding windows more. Where every token is still its own source,
+    all rows but one for each token are zero.
     """
     rows = parts.reshape(-1, parts.shape[-1])
     used = ((rows.amax(-1) != 0) | (rows.amin(-1) != 0)).nonzero()[:, 0]
@@ -28,7 +28,7 @@ def linear_map(parts: Tensor, weight: Tensor) -> Tensor:
 
 
 def diagonal(state: Tensor) -> Tensor:
-    """Every token its own source: (token and rest, batch, token, width)."""
+    """The parts of a state where every token is its own source: (token and rest, batch, token, width)."""
     tokens = state.shape[1]
     parts = state.new_zeros(tokens + 1, *state.shape)
     parts[torch.arange(tokens), :, torch.arange(tokens)] = state.transpose(0, 1)
@@ -55,7 +55,7 @@ def fits(other: Tensor, into: Tensor) -> bool:
 
 
 def check_sum(total: Tensor, whole: Tensor, subject: str) -> None:
-    """Parts that do not add up to their state mean that an operation was not understood."""
+    """Raise where parts do not add up to their state, which means that an operation was not understood."""
     tolerance = {torch.float64: 1e-5, torch.float32: 1e-3}.get(whole.dtype, 0.1)
     gap = float((total - whole).abs().max() / whole.abs().max().clamp(min=1e-6))
     if not gap <= tolerance:

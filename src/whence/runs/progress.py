@@ -30,7 +30,7 @@ def shown_progress(
         else:
             yield _Lines(state)
     except (KeyboardInterrupt, Stopped):
-        print(f"stopped: {folder} keeps {sentence(state)}; the same plan goes on from there", file=sys.stderr)
+        print(f"stopped: {folder} keeps {sentence(state)}; run the same plan again to continue", file=sys.stderr)
         raise
 
 

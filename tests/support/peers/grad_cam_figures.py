@@ -6,7 +6,7 @@ The figures come from an environment that has the package and OpenCV as well:
     python tests/support/peers/grad_cam_figures.py
 
 Importing pytorch-grad-cam imports torchvision, which its GradCAM does not use; where that is missing, empty names
-stand in for it. Its user names the layer and writes the function that drops special tokens and makes a map of the rest:
+stand in for it. Its users name the layer and write the function that drops special tokens and makes a map of the rest:
 both are in `MODELS`. Recorded are the sums over channels on the grid of tokens, before the ReLU, as `get_cam_image`
 returns them; and of the first picture of the ViT what a user sees: after the ReLU, scaled to [0, 1], resized to the
 picture.

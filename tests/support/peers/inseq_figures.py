@@ -5,9 +5,9 @@ inseq's value zeroing reads the source of transformers 4, so the figures come fr
     pip install torch==2.13.0 inseq==0.7.1 "transformers==4.57.6"
     python tests/support/peers/inseq_figures.py
 
-What the two libraries define alike is here, under the whence spec that says the same. inseq attributes at the word
+Methods that both libraries define alike are here, under whence's spec of the method. inseq attributes at the word
 embeddings, before positions, and its baseline is the unknown token, ends of the text left in place. Its figures are
-taken before it divides them by their sum. Where its definitions are others:
+taken before it divides them by their sum. Where inseq's definitions differ:
 
 - Its occlusion is the absolute value of the drop.
 - Its value zeroing compares the last layer after the model's final norm, where there is one: GPT-2 and T5 are compared

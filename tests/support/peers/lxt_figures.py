@@ -6,8 +6,8 @@ LXT does not run beside transformers 5, so the figures come from an environment 
     pip install --no-deps lxt==2.1
     python tests/support/peers/lxt_figures.py
 
-LXT's list of models imports torchvision for one that is not used here; where it is missing, an empty module does. Its
-patches cannot be taken off again, so that every figure is made in a process of its own.
+LXT's list of models imports torchvision for a model that is not used here; where torchvision is missing, an empty
+module replaces it. LXT's patches cannot be undone, so every figure is made in a process of its own.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def made(name: str) -> Any:
 
 def explained(name: str, rules: str) -> dict[str, Any]:
     """Logit and relevance of the prediction for each input, by LXT."""
-    import transformers.modeling_utils  # noqa: F401, before the empty module, since it looks for the true one
+    import transformers.modeling_utils  # noqa: F401, before the empty module, since it looks for the real one
 
     try:
         import torchvision  # noqa: F401

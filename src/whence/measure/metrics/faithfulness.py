@@ -30,10 +30,10 @@ Count = Annotated[int, Between(1, 1_000_000)]  # of features
 Part = Annotated[float, Between(0, 1, without_least=True)]
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
 SHOWN, HIDDEN = "share of features shown", "share of features hidden"
-CHANCE = "p of the target's class"  # axis of a curve; `evaluation` writes "the target" where no class is named
+P_OF_CLASS = "p of the target's class"  # an axis of curves; `evaluation` writes "the target" where no class is named
 
 
-@metric(better="higher", paper="arXiv:2202.07304", axes=(f"{SHOWN}, highest score first", CHANCE))
+@metric(better="higher", paper="arXiv:2202.07304", axes=(f"{SHOWN}, highest score first", P_OF_CLASS))
 def auac(subject: Subject, case: Case, *, steps: Steps = 10, mask: Way = "unknown", special: bool = True) -> Metric:
     """Area under the activation curve: everything hidden, then revealed from the highest signed score to the lowest.
 
@@ -58,7 +58,7 @@ def au_mse(subject: Subject, case: Case, *, steps: Steps = 10, mask: Way = "unkn
     return Curve(((answers.logits - answers.logits[0]) ** 2).sum(-1))
 
 
-@metric(better="higher", paper="arXiv:2202.07304", axes=(f"{HIDDEN}, lowest |score| first", CHANCE))
+@metric(better="higher", paper="arXiv:2202.07304", axes=(f"{HIDDEN}, lowest |score| first", P_OF_CLASS))
 def aupc(subject: Subject, case: Case, *, steps: Steps = 10, mask: Way = "unknown", special: bool = True) -> Metric:
     """The pruning curve of `au_mse`, with p of the target's class in place of the squared change.
 
@@ -68,7 +68,7 @@ def aupc(subject: Subject, case: Case, *, steps: Steps = 10, mask: Way = "unknow
     return Curve(answers.probabilities)
 
 
-@metric(better="higher", paper="arXiv:1806.07421", axes=(f"{SHOWN}, highest score first", CHANCE))
+@metric(better="higher", paper="arXiv:1806.07421", axes=(f"{SHOWN}, highest score first", P_OF_CLASS))
 def insertion(subject: Subject, case: Case, *, steps: Steps | None = None, mask: Way = "auto") -> Metric:
     """Everything hidden, then shown from the highest score on: area under p of the target's class.
 
@@ -79,7 +79,7 @@ def insertion(subject: Subject, case: Case, *, steps: Steps | None = None, mask:
     return Curve(answers.probabilities)
 
 
-@metric(better="lower", paper="arXiv:1806.07421", axes=(f"{HIDDEN}, highest score first", CHANCE))
+@metric(better="lower", paper="arXiv:1806.07421", axes=(f"{HIDDEN}, highest score first", P_OF_CLASS))
 def deletion(subject: Subject, case: Case, *, steps: Steps | None = None, mask: Way = "auto") -> Metric:
     """Features are hidden from the highest score on: area under p of the target's class.
 

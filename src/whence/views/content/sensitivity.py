@@ -15,7 +15,7 @@ from whence.views.text import listed, number, printable
 READ = {"deciding": "at the tokens that the output reads", "mean": "as the mean of all tokens", "flat": "all tokens"}
 TESTS = {
     "rank": "rank among random concepts, Holm's correction",
-    "t": "t-test of the paper, Holm's correction: it finds too much",
+    "t": "t-test of the paper, Holm's correction: it calls chance effects significant too often",
 }
 HEADS = ("layer", "concept", "score", "95 %", "derivative", "effect", "accuracy", "p", "verdict")
 MOST = 6  # examples at each end that a page shows

@@ -45,12 +45,19 @@ def as_list(inputs: Any) -> list[Any] | None:
     return list(inputs.to_list()) if hasattr(inputs, "to_list") else None
 
 
-def encoded(subject: Subject, raws: Sequence[Any], truncate: bool, single: bool, progress: bool = False) -> list[Input]:
-    """Raw inputs encoded; an error names the number of the input in its list."""
+def encoded(
+    subject: Subject,
+    raws: Sequence[Any],
+    truncate: bool,
+    single: bool,
+    progress: bool = False,
+    targets: Sequence[Any] | None = None,
+) -> list[Input]:
+    """Raw inputs encoded, as their targets need them; an error names the number of the input in its list."""
     items = []
-    for number, raw in enumerate(raws):
+    for number, (raw, target) in enumerate(zip(raws, targets or [None] * len(raws), strict=True)):
         try:
-            items.append(subject.encode(raw, truncate=truncate, progress=progress))
+            items.append(subject.encode(raw, truncate=truncate, progress=progress, target=target))
         except (ValueError, TypeError, OSError, LookupError) as error:
             if single:
                 raise
@@ -263,7 +270,11 @@ def _against(one: Attribution, other: Attribution) -> Attribution:
         )
     count = len(one.features) - len(one.input.answer)
     item = one.input
-    tensors = {name: array[:count] for name, array in item.tensors.items()}
+    before = item.streams.index("target") if "decoder_input_ids" in item.tensors else 0
+    tensors = {
+        name: array[: count - before] if name.startswith("decoder") == bool(before) else array
+        for name, array in item.tensors.items()
+    }
     prefix = replace(cut(item, count, item.streams[:count], tensors), decides=(), answer=())
     scores, output, base = (
         a - b

@@ -20,6 +20,7 @@ from whence.model.encoding.building import as_input
 from whence.model.encoding.features import NO_SPAN, Feature
 from whence.model.encoding.texts import last_kept, prompt_and_continuation
 from whence.model.encoding.tokenising import check_parts_left, cut_note, tokenised
+from whence.model.encoding.tokens import tokenizer_of
 
 MAX_MESSAGES = 1_000
 ANSWERS = "assistant"  # the role of the model's own messages
@@ -57,6 +58,17 @@ def chat_of(messages: Any, template: Any, name: str) -> Chat:
     if not answered:
         return Chat(text, tuple(places), texts, part=part)
     return Chat(text, tuple(places), texts, *_answer_written(template, messages, text), part)
+
+
+def template_of(processor: Any) -> Any:
+    """What has the chat template: the processor, or its tokenizer."""
+    return processor if getattr(processor, "chat_template", None) is not None else tokenizer_of(processor, "a chat")
+
+
+def answer_to(messages: Sequence[Mapping[str, str]], processor: Any, answer: str) -> str:
+    """An answer as the template writes it after the messages, with what it writes between them and the answer."""
+    chat = chat_of([*messages, {"role": ANSWERS, "content": answer}], template_of(processor), "the tokenizer")
+    return chat.between + chat.answer
 
 
 def encode_chat(tokenizer: Any, chat: Chat, limit: int | None, truncate: bool, *, stream: str = "text") -> Input:

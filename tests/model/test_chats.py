@@ -189,6 +189,40 @@ def test_a_picture_and_messages() -> None:
         s.encode({**raw, "messages": [*raw["messages"], ANSWER]})
 
 
+PARTS_ALONE = (  # as the templates of LLaVA and Idefics
+    "{% for m in messages %}{{ m.role | upper }}: {% for part in m.content | selectattr('type', 'equalto', 'text') %}"
+    "{{ part.text }}{% endfor %}\n{% endfor %}{% if add_generation_prompt %}ASSISTANT: {% endif %}"
+)
+TEXTS_ALONE = CHATML.replace("m.content", "m.content + ''")
+
+
+@pytest.mark.parametrize("template", [CHATML, PARTS_ALONE, TEXTS_ALONE])
+def test_contents_may_be_lists_of_parts(template: str) -> None:
+    """Both in what is given and in what the template reads; a template that reads texts alone gets texts."""
+    s = chatty("llama", template)
+    written = [*ASKED, ANSWER]
+    in_parts = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in written]
+    one, other = (s.encode({"messages": messages}) for messages in (written, in_parts))
+    assert one.tensors["input_ids"].tolist() == other.tensors["input_ids"].tolist()
+    assert one.parts == other.parts and one.texts == other.texts == {m["role"]: m["content"] for m in written}
+    two = [{"role": "user", "content": [{"type": "text", "text": text} for text in ("a film.", "who laughed ?")]}]
+    assert s.encode({"messages": [*two, ANSWER]}).texts["user"] == "a film.\nwho laughed ?"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([{"type": "image"}, {"type": "text", "text": "what is this ?"}], "has a part of the type 'image', and only"),
+        ([{"type": "text"}], 'has the texts "role" and "content"'),
+        ([], 'has the texts "role" and "content"'),
+        ([3], 'has the texts "role" and "content"'),
+    ],
+)
+def test_parts_that_are_refused(content: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        chatty("llama", CHATML).encode({"messages": [{"role": "user", "content": content}]})
+
+
 # ---- generating ------------------------------------------------------------------------------------------------------
 
 

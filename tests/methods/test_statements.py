@@ -242,6 +242,11 @@ def test_answers_to_a_chat_against_each_other(monkeypatch: pytest.MonkeyPatch) -
     ("raw", "target", "message"),
     [
         ("the film", "statement('film')", "give a continuation"),
+        (
+            "the film " * 30,
+            "contrast('the jokes', 'the old man')",
+            "has 62 tokens and the answer 5, and the model takes",
+        ),
         (raw_of("llama"), "statement('hous')", "not as whole tokens"),
         (raw_of("llama"), "statement('elephants')", "not as whole tokens"),
         (raw_of("llama"), "statement(3)", "is named by its text, not by 3"),

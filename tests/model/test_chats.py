@@ -251,6 +251,24 @@ def test_stop_texts() -> None:
     assert none.generated == () and any("writes nothing" in note for note in none.notes)
 
 
+def test_a_text_that_is_cut_leaves_room_for_what_is_written() -> None:
+    s, long = subject_of("llama"), "the old man was singing " * 30
+    item = s.encode({"prompt": long, "max_tokens": 5}, truncate=True)
+    assert s.max_length is not None and len(item.features) <= s.max_length and len(item.generated) == 5
+    assert any(f"to {s.max_length - 5} tokens" in note for note in item.notes)
+    with pytest.raises(ValueError, match="pass truncate=True"):
+        s.encode({"prompt": long, "max_tokens": 5})
+
+
+def test_a_model_that_gives_more_than_tokens() -> None:
+    made = fresh("gpt2")
+    expected = whence.wrap(made.model, made.processor).encode({"prompt": "the old man", "max_tokens": 3})
+    settings: Any = made.model.generation_config
+    settings.return_dict_in_generate, settings.output_scores = True, True
+    item = whence.wrap(made.model, made.processor).encode({"prompt": "the old man", "max_tokens": 3})
+    assert len(item.generated) == 3 and item.features == expected.features and item.notes == expected.notes
+
+
 def test_without_options_a_prompt_is_not_continued() -> None:
     assert subject_of("gpt2").encode({"prompt": "the old man"}).generated == ()
 

@@ -179,9 +179,16 @@ def _ids(subject: Subject, item: Input, text: str) -> list[int]:
 
 def _answered(subject: Subject, item: Input, text: str, ids: list[int]) -> Row:
     """A text and an answer after it, as tokens."""
-    count = len(item.features)
+    count, decoder = len(item.features), "decoder_input_ids" in item.tensors
+    before = item.streams.count("target") if decoder else count
+    most = subject.max_output if decoder else subject.max_length
+    if most is not None and before + len(ids) > most:
+        raise ValueError(
+            f"the text before the answer {shown(text)} has {before} tokens and the answer {len(ids)}, and the model "
+            f"takes {most}; shorten the text"
+        )
     bare = replace(item, units=None)
-    if "decoder_input_ids" in item.tensors:
+    if decoder:
         whole = _written_on(subject, bare, ids)
     else:
         whole = encoding.with_continuation(bare, ids, subject.processor, "answer")

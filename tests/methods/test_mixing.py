@@ -62,6 +62,44 @@ def test_the_note_is_there_at_a_level_and_beside_ignored_words() -> None:
     assert said(whence.explain(s, PROMPTS[1], "gae", ignore=["film"]))
 
 
+def falcon(alibi: bool) -> whence.Subject:
+    """A Falcon; with ALiBi, transformers' eager path adds the bias twice."""
+    tokenizer = qwen_tokenizer()
+    size: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_hidden_size": 64}
+    config = hf.FalconConfig(
+        vocab_size=len(tokenizer),
+        **size,
+        alibi=alibi,
+        multi_query=False,
+        parallel_attn=False,
+        new_decoder_architecture=False,
+    )
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model = hf.FalconForCausalLM(config)
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.2)
+    return whence.wrap(model.eval(), tokenizer)
+
+
+@pytest.mark.parametrize("alibi", [True, False])
+def test_an_eager_path_that_computes_something_else_is_told(alibi: bool) -> None:
+    s = falcon(alibi)
+    own, eager = (s.logits(s.batch([s.encode(PROMPTS[0])]), path=path) for path in (None, "eager"))
+    differs = not torch.allclose(own, eager, atol=1e-3)
+    if alibi and not differs:
+        pytest.skip("this version of transformers computes the same on both paths")
+    told = [
+        any("something else on the eager path" in note for note in a.notes)
+        for a in (
+            whence.explain(s, PROMPTS[0], method)
+            for method in ("attention", "gae", "gradient_x_input", "leave_one_out")
+        )
+    ]
+    assert told == [differs, differs, False, False]
+
+
 @pytest.mark.parametrize("name", ["gpt2", "gpt-neox", "llama", "mistral", "gpt-oss", "gemma3"])
 def test_attention_alone(name: str) -> None:
     assert not said(whence.explain(subject_of(name), PROMPTS[0], "attention"))

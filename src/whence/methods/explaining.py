@@ -14,7 +14,7 @@ from whence.core.interventions import Intervention, joined
 from whence.core.registry import Explained, Record
 from whence.core.results import Attribution
 from whence.methods.interventions import interventions, notes_of, set_against
-from whence.methods.mixing import mixing_note, reads_attention
+from whence.methods.mixing import reads_attention, unseen_notes
 from whence.methods.sinks import inside_units, marked, sinks_of
 from whence.model.batching import Batch, cut, shown
 from whence.model.masked_runs import MaskedRuns
@@ -128,7 +128,7 @@ def explained(
                 for number, attribution in zip(numbers, by_row, strict=True):
                     found[number].append(attribution)
         sinks = sinks_of(subject, items) if subject.task == "causal-lm" else [None] * len(items)
-        unseen = mixing_note(subject, items[0]) if any(reads_attention(record) for record, _ in specs) else ()
+        unseen = unseen_notes(subject, items[0]) if any(reads_attention(record) for record, _ in specs) else ()
     joined = [_joined(item, [found[row] for row in own]) for item, own in zip(items, rows.places, strict=True)]
     return [
         [

@@ -111,9 +111,11 @@ def greedy(
     return ids, f"decoding was stopped after {counted(len(ids), 'token')}{reason}"
 
 
-def room_for(wanted: Generation, most: int) -> int:
-    """How many of the `most` tokens that a causal model takes are kept free for what it writes, where a text is cut."""
-    return min(wanted.most or MAX_ANSWER, most // 2)
+def cut_to(item: Input, wanted: Generation, most: int | None) -> int | None:
+    """To how many tokens a text is cut that leaves a causal model, which takes `most`, no room; None where it does."""
+    if most is None or item.generated or not 1 < most <= len(item.features):
+        return None
+    return most - min(wanted.most or MAX_ANSWER, most // 2)
 
 
 @contextlib.contextmanager

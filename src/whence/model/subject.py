@@ -18,7 +18,7 @@ from whence.core.tasks import TASKS
 from whence.model import batching, encoding
 from whence.model.batching import Batch, buckets, collate, cut, enough_tokens, kind_of
 from whence.model.closing import Change, WeightsEdit
-from whence.model.decoding import generated, room_for, start_token
+from whence.model.decoding import cut_to, generated, start_token
 from whence.model.discovery import At, Discovery, Structure, find_layout, no_attention
 from whence.model.forward import Forward
 from whence.model.interventions import change_of, noted, tapped, view, with_ignored
@@ -200,15 +200,12 @@ class Subject:
         wanted = encoding.generation_of(raw, self.generates and self._encode is None)
         if wanted == encoding.Generation() and names_answers(target):
             wanted = None
-        most = self.max_length if self.task == "causal-lm" and not item.generated else None
-        if truncate and wanted is not None and most is not None and len(item.features) >= most > 1:
-            shorter = options | {"max_length": most - room_for(wanted, most)}
-            item = self._without_unused(encoding.encode(raw, **shorter))
+        if truncate and wanted and self.task == "causal-lm" and (most := cut_to(item, wanted, self.max_length)):
+            item = self._without_unused(encoding.encode(raw, **options | {"max_length": most}))
         if not item.generated and (self.task == "seq2seq-lm" or wanted is not None):
             start = self._start_token if self.task == "seq2seq-lm" else None
             batch = partial(self.batch, side="right")
-            limits = (start, self.max_length)
-            item = generated(self._forward, item, batch, self.processor, wanted, limits, progress)
+            item = generated(self._forward, item, batch, self.processor, wanted, (start, self.max_length), progress)
         return noted(*with_ignored(item, self._ignore)) if self._ignore else item
 
     def _without_unused(self, item: Input) -> Input:

@@ -335,6 +335,34 @@ def test_default_model_fits_the_input(text: str, model: str) -> None:
     assert arguments.default_model(arguments.inputs(text, "a pair")) == "sst2"
 
 
+def test_named_parts_may_stand_in_a_file(tmp_path: Path) -> None:
+    parts, broken, other = (tmp_path / name for name in ("chat.json", "broken.JSON", "list.json"))
+    parts.write_text('{"prompt": "ein \\u00fc",\n "max_tokens": 3}', encoding="utf-8")
+    assert arguments.raw_input(str(parts)) == {"prompt": "ein \u00fc", "max_tokens": 3}
+    assert arguments.raw_input(str(tmp_path / "missing.json")) == str(tmp_path / "missing.json")
+    broken.write_text("{", encoding="utf-8")
+    other.write_text("[1]", encoding="utf-8")
+    assert "broken.JSON cannot be read as JSON: " in refused(2, "explain", broken)
+    assert "holds no object with named parts; write {" in refused(2, "explain", other)
+
+
+@pytest.mark.parametrize(
+    ("raws", "shown"),
+    [
+        ("a text", False),
+        (["a text", "another"], True),
+        ({"prompt": "a text"}, False),
+        ({"prompt": "a text", "max_tokens": 200}, True),
+        ({"messages": [{"role": "user", "content": "a text"}]}, True),
+        ({"source": "a text"}, True),
+    ],
+)
+def test_progress_of_what_may_take_long(raws: Any, shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for terminal in (True, False):
+        monkeypatch.setattr(arguments.sys, "stderr", SimpleNamespace(isatty=lambda terminal=terminal: terminal))
+        assert arguments.shows_progress(raws) == (shown and terminal)
+
+
 @pytest.mark.parametrize("command", ["explain", "attention"])
 def test_a_default_model_that_does_not_ship(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("whence.zoo.names", lambda: ("digits", "planted"))

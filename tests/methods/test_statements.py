@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers as tk
 import torch
 
 import whence
-from families import family, subject_of
+from families import family, fresh, subject_of
 from whence.core.inputs import Input, unmerged
 
 PROMPT = "the film was good. nobody laughed. the weather was"
@@ -158,10 +159,94 @@ def test_answers_against_each_other() -> None:
         whence.score(s, both, "deletion")
 
 
+@pytest.mark.parametrize("name", [*CAUSAL, *DECODERS, "marian"])
+def test_a_part_against_another_is_read_as_if_it_had_been_written(name: str) -> None:
+    """Also by tokenizers that put a space before every text, and in the output of an encoder-decoder."""
+    s, raw, part = subject_of(name), raw_of(name), "source" if name in (*DECODERS, "marian") else "prompt"
+    written = OUTPUT if part == "source" else " " + OUTPUT
+    raw = {part: PROMPT, "output" if part == "source" else "continuation": written}
+    other = {key: value.replace("was warm", "is cold") for key, value in raw.items()}
+    both, one, without = (
+        whence.explain(s, given, "leave_one_out", target, level="word")
+        for given, target in (
+            (raw, "statement('was warm', against='is cold')"),
+            (raw, "statement('was warm')"),
+            (other, "statement('is cold')"),
+        )
+    )
+    count = len(both.features)
+    assert both.features == one.features[:count] == without.features[:count]
+    assert both.output == pytest.approx(one.output - without.output, abs=1e-3)
+    np.testing.assert_allclose(both.scores, one.scores[:count] - without.scores[:count], atol=1e-3)
+
+
+def test_answers_are_cut_as_continuations_are() -> None:
+    """Also where the tokenizer puts a space before every text, as those of Llama 2, Phi-3 and Mistral do."""
+    made, prompt = fresh("llama"), "the film was good. nobody laughed at"
+    normalizers = tk.normalizers
+    made.processor.backend_tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    made.processor.backend_tokenizer.pre_tokenizer = None
+    s = whence.wrap(made.model, made.processor)
+    assert len(s.pieces(" the jokes")) > len(s.pieces("the jokes")), "the test needs a tokenizer that adds a space"
+    a = whence.explain(s, prompt, "gradient_x_input", "contrast(' the jokes', ' the old man')")
+    one, other = (
+        whence.explain(s, {"prompt": prompt, "continuation": text}, "random", "statement").output
+        for text in (" the jokes", " the old man")
+    )
+    assert a.output == pytest.approx(one - other, abs=1e-3)
+    given = {"prompt": prompt, "continuation": " the house"}
+    part = whence.explain(s, given, "gradient_x_input", "statement('house', against='old man')")
+    one, other = (
+        whence.explain(s, {"prompt": f"{prompt} the", "continuation": text}, "random", "statement").output
+        for text in (" house", " old man")
+    )
+    assert part.output == pytest.approx(one - other, abs=1e-3)
+
+
+CHAT = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def test_answers_to_a_chat_against_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = fresh("llama")
+    made.processor.chat_template, made.processor.model_max_length = CHAT, 400
+    made.model.config.max_position_embeddings = 400
+    s, asked = whence.wrap(made.model, made.processor), {"role": "user", "content": "the film was good. who laughed ?"}
+    one, other = (
+        whence.explain(
+            s, {"messages": [asked, {"role": "assistant", "content": text}]}, "leave_one_out", "statement", level="word"
+        )
+        for text in ("the jokes", "an old man")
+    )
+
+    def generate(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("a contrast of two answers needs no text that the model writes")
+
+    monkeypatch.setattr(made.model, "generate", generate)
+    both = whence.explain(
+        s, {"messages": [asked]}, "leave_one_out", "contrast('the jokes', 'an old man')", level="word"
+    )
+    count = len(both.features)
+    assert both.features == one.features[:count]
+    assert both.output == pytest.approx(one.output - other.output, abs=1e-3)
+    np.testing.assert_allclose(both.scores, one.scores[:count] - other.scores[:count], atol=1e-3)
+    next_token = whence.explain(s, {"messages": [asked]}, "leave_one_out", "contrast('a', 'b')")
+    assert next_token.axes == ("feature",)
+
+
 @pytest.mark.parametrize(
     ("raw", "target", "message"),
     [
         ("the film", "statement('film')", "give a continuation"),
+        (
+            "the film " * 30,
+            "contrast('the jokes', 'the old man')",
+            "has 62 tokens and the answer 5, and the model takes",
+        ),
         (raw_of("llama"), "statement('hous')", "not as whole tokens"),
         (raw_of("llama"), "statement('elephants')", "not as whole tokens"),
         (raw_of("llama"), "statement(3)", "is named by its text, not by 3"),

@@ -189,6 +189,40 @@ def test_a_picture_and_messages() -> None:
         s.encode({**raw, "messages": [*raw["messages"], ANSWER]})
 
 
+PARTS_ALONE = (  # as the templates of LLaVA and Idefics
+    "{% for m in messages %}{{ m.role | upper }}: {% for part in m.content | selectattr('type', 'equalto', 'text') %}"
+    "{{ part.text }}{% endfor %}\n{% endfor %}{% if add_generation_prompt %}ASSISTANT: {% endif %}"
+)
+TEXTS_ALONE = CHATML.replace("m.content", "m.content + ''")
+
+
+@pytest.mark.parametrize("template", [CHATML, PARTS_ALONE, TEXTS_ALONE])
+def test_contents_may_be_lists_of_parts(template: str) -> None:
+    """Both in what is given and in what the template reads; a template that reads texts alone gets texts."""
+    s = chatty("llama", template)
+    written = [*ASKED, ANSWER]
+    in_parts = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in written]
+    one, other = (s.encode({"messages": messages}) for messages in (written, in_parts))
+    assert one.tensors["input_ids"].tolist() == other.tensors["input_ids"].tolist()
+    assert one.parts == other.parts and one.texts == other.texts == {m["role"]: m["content"] for m in written}
+    two = [{"role": "user", "content": [{"type": "text", "text": text} for text in ("a film.", "who laughed ?")]}]
+    assert s.encode({"messages": [*two, ANSWER]}).texts["user"] == "a film.\nwho laughed ?"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([{"type": "image"}, {"type": "text", "text": "what is this ?"}], "has a part of the type 'image', and only"),
+        ([{"type": "text"}], 'has the texts "role" and "content"'),
+        ([], 'has the texts "role" and "content"'),
+        ([3], 'has the texts "role" and "content"'),
+    ],
+)
+def test_parts_that_are_refused(content: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        chatty("llama", CHATML).encode({"messages": [{"role": "user", "content": content}]})
+
+
 # ---- generating ------------------------------------------------------------------------------------------------------
 
 
@@ -215,6 +249,24 @@ def test_stop_texts() -> None:
     assert any("stopped at a text that the input names" in note for note in short.notes)
     none = s.encode({**raw, "stop": whole[0]})
     assert none.generated == () and any("writes nothing" in note for note in none.notes)
+
+
+def test_a_text_that_is_cut_leaves_room_for_what_is_written() -> None:
+    s, long = subject_of("llama"), "the old man was singing " * 30
+    item = s.encode({"prompt": long, "max_tokens": 5}, truncate=True)
+    assert s.max_length is not None and len(item.features) <= s.max_length and len(item.generated) == 5
+    assert any(f"to {s.max_length - 5} tokens" in note for note in item.notes)
+    with pytest.raises(ValueError, match="pass truncate=True"):
+        s.encode({"prompt": long, "max_tokens": 5})
+
+
+def test_a_model_that_gives_more_than_tokens() -> None:
+    made = fresh("gpt2")
+    expected = whence.wrap(made.model, made.processor).encode({"prompt": "the old man", "max_tokens": 3})
+    settings: Any = made.model.generation_config
+    settings.return_dict_in_generate, settings.output_scores = True, True
+    item = whence.wrap(made.model, made.processor).encode({"prompt": "the old man", "max_tokens": 3})
+    assert len(item.generated) == 3 and item.features == expected.features and item.notes == expected.notes
 
 
 def test_without_options_a_prompt_is_not_continued() -> None:

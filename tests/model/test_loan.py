@@ -328,6 +328,37 @@ def test_a_config_that_asks_for_more_outputs(setting: str) -> None:
     assert model(**tensors)[setting.removeprefix("output_")] is not None
 
 
+class AsksForStates(nn.Module):
+    """A model that asks a part of its own for all hidden states, as LLaVA asks its vision tower."""
+
+    def __init__(self, part: Any) -> None:
+        super().__init__()
+        self.part = part.bert
+        self.head = nn.Linear(32, 3)
+
+    def forward(self, input_ids: Tensor) -> Any:
+        return self.head(self.part(input_ids, output_hidden_states=True).hidden_states[-1][:, 0])
+
+
+def test_a_model_that_asks_a_part_for_its_states() -> None:
+    made = fresh("bert")
+    model = AsksForStates(made.model).eval()
+
+    def encode(raw: str) -> dict[str, Any]:
+        ids = made.processor(raw)["input_ids"]
+        return {"tensors": {"input_ids": ids}, "features": {"text": made.processor.convert_ids_to_tokens(ids)}}
+
+    s = whence.wrap(model, encode=encode, labels=["a", "b", "c"])
+    with Watch(model):
+        first = [whence.explain(s, made.inputs[0], method) for method in METHODS]
+    assert not any(module._forward_hooks for module in model.modules())
+    states = model.part(torch.tensor([[1, 2]]), output_hidden_states=True).hidden_states  # with its hooks hung again
+    assert len(states) > 1
+    again = [whence.explain(s, made.inputs[0], method) for method in METHODS]
+    assert all(np.array_equal(a.scores, b.scores) for a, b in zip(first, again, strict=True))
+    assert any(module._forward_hooks for module in model.modules()), "hooks that were there before stay"
+
+
 def test_a_generation_config_that_asks_for_more_outputs() -> None:
     """Decoding then runs with hooks of transformers, which it leaves on the model."""
     made = fresh("t5")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -83,6 +84,18 @@ def test_figures() -> None:
     assert any(text.get_text() == "+50.00" for text in axes.texts)
     for drawn in (with_sink().plot("text"), whence.Comparison((with_sink(),)).plot("text")):
         assert "grey: an attention sink" in " ".join(text.get_text() for text in drawn.axes[0].texts)
+
+
+def test_numbers_of_a_small_scale_do_not_touch() -> None:
+    a = with_sink()
+    small = replace(a, scores=np.where(a.sinks, a.scores, np.abs(a.scores) * 2.57e-4))
+    drawn = whence.Comparison((small, replace(small, method="lrp"), replace(small, method="gae"))).plot()
+    drawn.canvas.draw()
+    for axes in drawn.axes:
+        low, high = axes.get_xlim()
+        ticks = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+        boxes = [label.get_window_extent() for place, label in ticks if low <= place <= high]
+        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_the_sentence_names_it() -> None:

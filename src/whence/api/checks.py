@@ -47,9 +47,9 @@ def encoded_inputs(
     targets = as_list(target) if several is not None else None
     if targets is not None and len(targets) != len(raws):
         raise ValueError(f"a list of targets has one per input: {len(raws)} were expected, {len(targets)} came")
-    tokens = ignoring(encoded(subject, raws, truncate, several is None, progress), entries)
-    items = [at_level(item, level) for item in tokens]
-    return items, [target] * len(raws) if targets is None else targets, several is None
+    targets = [target] * len(raws) if targets is None else targets
+    tokens = ignoring(encoded(subject, raws, truncate, several is None, progress, targets), entries)
+    return [at_level(item, level) for item in tokens], targets, several is None
 
 
 def check_call(subject: Any, **settings: Any) -> None:

@@ -21,7 +21,8 @@ from whence.core.display import DRAWN
 from whence.core.files import FIGURES, PICTURES
 from whence.core.looks import look_of
 from whence.core.specs import expression
-from whence.core.tasks import PARTS
+from whence.core.tasks import GENERATION, PARTS
+from whence.core.wording import first_sentence
 
 MAX_DIGITS = 1_000
 TEXT_MODEL, PICTURE_MODEL = "sst2", "digits"  # the embedded models that are used if the caller names none
@@ -29,7 +30,10 @@ TEXT_MODEL, PICTURE_MODEL = "sst2", "digits"  # the embedded models that are use
 NAMED_PART = re.compile(rf"""\s*{{\s*['"]({"|".join(PARTS)})['"]\s*:""")
 EXAMPLE = '{"text": "...", "pair": "..."}'
 
-INPUT = 'A text, a picture file, or named parts as {"text": "...", "pair": "..."}; - reads one per line from stdin.'
+INPUT = (
+    'A text, a picture file, named parts as {"text": "...", "pair": "..."} or a .json file with them; - reads one per '
+    "line from stdin."
+)
 TARGET = (
     "A label, class number or token, or a kind of them, as \"log_odds('positive')\", \"logit('B-PER', at='Obama')\" or "
     "\"start('Paris')\"; default: the prediction."
@@ -118,7 +122,9 @@ def look(clip: float | None, contour: float | None, patches: bool, files: Sequen
 
 
 def raw_input(text: str) -> Any:
-    """A text as a raw input: a JSON object with named parts, the path of a picture that exists, or else the text."""
+    """A text as a raw input: a JSON object with named parts or the file of one, the path of a picture, or the text."""
+    if text.lower().endswith(".json") and os.path.isfile(text):
+        return _from_file(Path(text))
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text)
@@ -128,6 +134,24 @@ def raw_input(text: str) -> Any:
             if NAMED_PART.match(text):
                 raise Misuse(f"the input names parts, and is no JSON: {error}; write them as {EXAMPLE}") from error
     return Path(text) if text.lower().endswith(PICTURES) and os.path.isfile(text) else text
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    """The named parts that a file holds, as a chat too long for a command line."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise Misuse(f"{path} cannot be read as JSON: {first_sentence(error)}") from error
+    if not isinstance(found, dict):
+        raise Misuse(f"{path} holds no object with named parts; write {EXAMPLE} or " + '{"messages": [...]}')
+    return found
+
+
+def shows_progress(raws: Any) -> bool:
+    """Whether to show how far the work is: on a terminal, for several inputs or one that the model goes on with."""
+    several = isinstance(raws, list) and len(raws) > 1
+    written = isinstance(raws, dict) and any(raws.get(key) is not None for key in (*GENERATION, "messages", "source"))
+    return (several or written) and sys.stderr.isatty()
 
 
 def load(model: str | None, raws: Any, device: str | None) -> whence.Subject:

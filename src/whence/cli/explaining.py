@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -35,6 +34,7 @@ from whence.cli.arguments import (
     load,
     look,
     several_inputs,
+    shows_progress,
     specs_of,
     target_of,
 )
@@ -125,8 +125,8 @@ def _explain_or_compare(
     run = _with_methods(ctx, specs)
     raws = several_inputs(input, more)
     subject = load(model, raws, device)
-    show_progress = isinstance(raws, list) and len(raws) > 1 and sys.stderr.isatty()
-    settings = {"seed": seed, "batch_size": batch_size, "truncate": truncate, "progress": show_progress}
+    settings: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "truncate": truncate}
+    settings["progress"] = shows_progress(raws)
     settings["level"] = level_of(level)
     settings["ignore"] = ignore_of(ignore, raws)
     explained = run(subject, raws, target=target_of(subject, target), **settings)

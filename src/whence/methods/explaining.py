@@ -14,6 +14,7 @@ from whence.core.interventions import Intervention, joined
 from whence.core.registry import Explained, Record
 from whence.core.results import Attribution
 from whence.methods.interventions import interventions, notes_of, set_against
+from whence.methods.mixing import reads_attention, unseen_notes
 from whence.methods.sinks import inside_units, marked, sinks_of
 from whence.model.batching import Batch, cut, shown
 from whence.model.masked_runs import MaskedRuns
@@ -45,12 +46,19 @@ def as_list(inputs: Any) -> list[Any] | None:
     return list(inputs.to_list()) if hasattr(inputs, "to_list") else None
 
 
-def encoded(subject: Subject, raws: Sequence[Any], truncate: bool, single: bool, progress: bool = False) -> list[Input]:
-    """Raw inputs encoded; an error names the number of the input in its list."""
+def encoded(
+    subject: Subject,
+    raws: Sequence[Any],
+    truncate: bool,
+    single: bool,
+    progress: bool = False,
+    targets: Sequence[Any] | None = None,
+) -> list[Input]:
+    """Raw inputs encoded, as their targets need them; an error names the number of the input in its list."""
     items = []
-    for number, raw in enumerate(raws):
+    for number, (raw, target) in enumerate(zip(raws, targets or [None] * len(raws), strict=True)):
         try:
-            items.append(subject.encode(raw, truncate=truncate, progress=progress))
+            items.append(subject.encode(raw, truncate=truncate, progress=progress, target=target))
         except (ValueError, TypeError, OSError, LookupError) as error:
             if single:
                 raise
@@ -120,10 +128,14 @@ def explained(
                 for number, attribution in zip(numbers, by_row, strict=True):
                     found[number].append(attribution)
         sinks = sinks_of(subject, items) if subject.task == "causal-lm" else [None] * len(items)
+        unseen = unseen_notes(subject, items[0]) if any(reads_attention(record) for record, _ in specs) else ()
     joined = [_joined(item, [found[row] for row in own]) for item, own in zip(items, rows.places, strict=True)]
     return [
-        [_at_level(marked(a, sinks_of_item, record), record) for a, (record, _) in zip(own, specs, strict=True)]
-        for own, sinks_of_item in zip(joined, sinks, strict=True)
+        [
+            _at_level(marked(replace(a, notes=(*a.notes, *unseen)) if reads_attention(r) else a, of_item, r), r)
+            for a, (r, _) in zip(own, specs, strict=True)
+        ]
+        for own, of_item in zip(joined, sinks, strict=True)
     ]
 
 
@@ -263,7 +275,11 @@ def _against(one: Attribution, other: Attribution) -> Attribution:
         )
     count = len(one.features) - len(one.input.answer)
     item = one.input
-    tensors = {name: array[:count] for name, array in item.tensors.items()}
+    before = item.streams.index("target") if "decoder_input_ids" in item.tensors else 0
+    tensors = {
+        name: array[: count - before] if name.startswith("decoder") == bool(before) else array
+        for name, array in item.tensors.items()
+    }
     prefix = replace(cut(item, count, item.streams[:count], tensors), decides=(), answer=())
     scores, output, base = (
         a - b

@@ -85,7 +85,14 @@ def greedy(
     with lent(model), torch.no_grad(), forward.misfits(tensors), _bar(progress, limits.get("max_new_tokens")) as bar:
         watch = Watch(before, wanted.stop, decode, bar)
         generate = partial(
-            model.generate, **tensors, do_sample=False, num_beams=1, stopping_criteria=[watch], **limits, **_pad(model)
+            model.generate,
+            **tensors,
+            do_sample=False,
+            num_beams=1,
+            return_dict_in_generate=False,
+            stopping_criteria=[watch],
+            **limits,
+            **_pad(model),
         )
         forward.observe({**tensors, "decoder_input_ids": first} if start is not None else tensors)
         with forward.self_changes.undone():
@@ -102,6 +109,13 @@ def greedy(
         return ids[: end + 1 if start is not None else end], ""
     reason = ", as many as the decoder takes" if len(ids) == full and start is not None else ""
     return ids, f"decoding was stopped after {counted(len(ids), 'token')}{reason}"
+
+
+def cut_to(item: Input, wanted: Generation, most: int | None) -> int | None:
+    """To how many tokens a text is cut that leaves a causal model, which takes `most`, no room; None where it does."""
+    if most is None or item.generated or not 1 < most <= len(item.features):
+        return None
+    return most - min(wanted.most or MAX_ANSWER, most // 2)
 
 
 @contextlib.contextmanager

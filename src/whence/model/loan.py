@@ -20,6 +20,8 @@ from whence.model.self_changes import Snapshot
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _EMPTY: dict[str, Any] = {}
+_CAPTURING = "transformers.utils.output_capturing"  # leaves hooks on a model that was asked for its hidden states
+_CAPTURED = "_output_capturing_hooks_installed"  # what it notes on the model then
 _EXTRA_OUTPUTS = ("_output_attentions", "output_attentions", "output_hidden_states")
 
 
@@ -67,6 +69,7 @@ def _changed(model: nn.Module, loan: _Loan) -> Iterator[None]:
     extra = [(vars(c), key, vars(c)[key]) for c in known for key in _EXTRA_OUTPUTS if vars(c).get(key)]
     modes = [(module, module.training) for module in model.modules()]
     frozen = [parameter for parameter in parameters if parameter.requires_grad]
+    hooked = [(m, set(m._forward_hooks), _CAPTURED in vars(m)) for m in model.modules()]
     states = _random_states()
     try:
         for holder, key, _ in extra:  # asked for extra outputs, transformers leaves hooks on the model
@@ -79,6 +82,7 @@ def _changed(model: nn.Module, loan: _Loan) -> Iterator[None]:
         yield
     finally:
         snapshot.restore()  # what the model's own forward changed about itself
+        _unhook(hooked)
         for holder, key, value in extra:
             holder[key] = value
         for module, training in modes:
@@ -90,6 +94,19 @@ def _changed(model: nn.Module, loan: _Loan) -> Iterator[None]:
     changed = difference(before, _state(model)) or samples.changed()
     if changed:
         raise RuntimeError(f"the model was not given back as it was lent: {changed} changed while explaining")
+
+
+def _unhook(hooked: list[tuple[nn.Module, set[int], bool]]) -> None:
+    """Take off the hooks that transformers hung on parts of a model which asks them for hidden states, as LLaVA does.
+
+    `hooked` has the hooks of every module before, and whether it was marked as one that has hooks of transformers.
+    """
+    for module, before, marked in hooked:
+        for number, hook in list(module._forward_hooks.items()):
+            if number not in before and getattr(hook, "__module__", None) == _CAPTURING:
+                del module._forward_hooks[number]
+        if not marked:
+            vars(module).pop(_CAPTURED, None)
 
 
 class Samples:

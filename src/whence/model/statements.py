@@ -31,7 +31,7 @@ def statement_rows(subject: Subject, item: Input, wanted: Any) -> list[Row]:
     spec = parsed(wanted, ("statement", "contrast"))
     if spec is None or spec.kind not in ("statement", "contrast"):
         return []
-    if spec.kind == "contrast" and not _of_answers(subject, spec):
+    if spec.kind == "contrast" and not _of_answers(subject, item, spec):
         return []
     if spec.kind == "contrast":
         if item.generated:
@@ -39,7 +39,13 @@ def statement_rows(subject: Subject, item: Input, wanted: Any) -> list[Row]:
                 f"{wanted!r} contrasts answers to a prompt, and a continuation came; leave it out, or write "
                 "\"statement('...', against='...')\" for a part of it"
             )
-        return [_answered(subject, item, text) for text in spec.arguments]
+        if subject.task != "causal-lm":
+            raise ValueError(
+                f"answers are contrasted after a prompt, and {subject.name} reads a source; give an output, and "
+                "\"statement('...', against='...')\" as the target"
+            )
+        bare = without_closing(item)
+        return [_answered(subject, bare, text, _ids(subject, bare, text)) for text in spec.arguments]
     if not item.generated:
         raise ValueError(
             "a statement is a part of a text that the model writes; give a continuation, an output or messages with an "
@@ -58,10 +64,15 @@ def statement_rows(subject: Subject, item: Input, wanted: Any) -> list[Row]:
     return [row, _other(subject, item, first, against)]
 
 
-def _of_answers(subject: Subject, spec: Spec) -> bool:
-    """Whether a contrast is of whole answers: of two texts, one of which is several tokens."""
+def _of_answers(subject: Subject, item: Input, spec: Spec) -> bool:
+    """Whether a contrast is of whole answers: of two texts, one of which is not just the token of that name."""
     texts = [text for text in spec.arguments if isinstance(text, str) and text]
-    return len(texts) == len(spec.arguments) == 2 and any(len(subject.pieces(text)) > 1 for text in texts)
+    if len(texts) < len(spec.arguments) or len(texts) != 2:
+        return False
+    named = [[id for id, _ in subject.pieces(text)] for text in texts]
+    if item.generated or subject.task != "causal-lm":
+        return any(len(ids) > 1 for ids in named)
+    return any(len(ids) > 1 or _ids(subject, item, text) != ids for text, ids in zip(texts, named, strict=True))
 
 
 def _kind(spec: Spec) -> str:
@@ -152,27 +163,64 @@ def _text(item: Input, first: int, last: int) -> str:
 # ---- answers against each other --------------------------------------------------------------------------------------
 
 
-def _answered(subject: Subject, item: Input, text: str) -> Row:
-    """A prompt and a whole answer to it."""
-    if subject.task != "causal-lm":
-        raise ValueError("answers are contrasted after a prompt; of an encoder-decoder, give an output and a statement")
-    bare = replace(without_closing(item), units=None)
-    ids = [id for id, _ in subject.pieces(text)]
-    with_answer = encoding.with_continuation(bare, ids, subject.processor, "answer")
-    count = len(bare.features)
+def _ids(subject: Subject, item: Input, text: str) -> list[int]:
+    """The tokens of an answer to a prompt, as it would be cut behind the prompt; after messages as the template writes.
+
+    Without a space before it an answer to a prompt is cut by itself, as a token that is named is.
+    """
+    before = item.tensors["input_ids"].tolist()
+    if isinstance(item.raw, dict) and "messages" in item.raw:
+        written = encoding.answer_to(item.raw["messages"], subject.processor, text)
+        return encoding.going_on(subject.processor, before, written)
+    if text[:1].isspace():
+        return encoding.going_on(subject.processor, before, text)
+    return [id for id, _ in subject.pieces(text)]
+
+
+def _answered(subject: Subject, item: Input, text: str, ids: list[int]) -> Row:
+    """A text and an answer after it, as tokens."""
+    count, decoder = len(item.features), "decoder_input_ids" in item.tensors
+    before = item.streams.count("target") if decoder else count
+    most = subject.max_output if decoder else subject.max_length
+    if most is not None and before + len(ids) > most:
+        raise ValueError(
+            f"the text before the answer {shown(text)} has {before} tokens and the answer {len(ids)}, and the model "
+            f"takes {most}; shorten the text"
+        )
+    bare = replace(item, units=None)
+    if decoder:
+        whole = _written_on(subject, bare, ids)
+    else:
+        whole = encoding.with_continuation(bare, ids, subject.processor, "answer")
     if item.units is not None:
-        numbers = item.units[:count]
-        with_answer = replace(with_answer, units=np.append(numbers, np.full(len(ids), numbers[-1] + 1)))
-    row, target = _row(with_answer, count, count + len(ids) - 1, "statement")
+        whole = replace(whole, units=np.append(item.units, np.full(len(ids), item.units[-1] + 1)))
+    row, target = _row(whole, count, count + len(ids) - 1, "statement")
     return row, replace(target, name=text.strip())
+
+
+def _written_on(subject: Subject, item: Input, ids: list[int]) -> Input:
+    """The source and the beginning of an output with more tokens of it, for an encoder-decoder."""
+    before, start = item.streams.index("target"), int(item.tensors["decoder_input_ids"][0])
+    source = {name: array for name, array in item.tensors.items() if not name.startswith("decoder")}
+    output = [*item.tensors["decoder_input_ids"][1:].tolist(), *ids]
+    whole = encoding.with_output(cut(item, before, item.streams[:before], source), output, subject.processor, start)
+    special = whole.special.copy()
+    special[: len(item.features)] = item.special
+    return replace(whole, special=special)
 
 
 def _other(subject: Subject, item: Input, first: int, text: Any) -> Row:
     """The row for another text in a statement's place, after the same beginning."""
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"against= is another text in the statement's place, not {shown(text)}")
-    if "decoder_input_ids" in item.tensors:
-        raise ValueError("against= is of causal models; of an encoder-decoder, compare the statements of two outputs")
     leading = " " if item.features[first].startswith(" ") and not text.startswith(" ") else ""
-    prefix = cut(item, first, ("text",) * first, {name: array[:first] for name, array in item.tensors.items()})
-    return _answered(subject, prefix, leading + text)
+    decoder = "decoder_input_ids" in item.tensors
+    start = item.streams.index("target") if decoder else 0
+    tensors = {
+        name: array[: first - start] if name.startswith("decoder") == decoder and array.ndim else array
+        for name, array in item.tensors.items()
+    }
+    prefix = cut(item, first, item.streams[:first] if decoder else ("text",) * first, tensors)
+    before = tensors["decoder_input_ids" if decoder else "input_ids"].tolist()
+    ids = encoding.going_on(subject.processor, before, leading + text, target=decoder)
+    return _answered(subject, prefix, text, ids)

@@ -18,7 +18,7 @@ from whence.core.tasks import TASKS
 from whence.model import batching, encoding
 from whence.model.batching import Batch, buckets, collate, cut, enough_tokens, kind_of
 from whence.model.closing import Change, WeightsEdit
-from whence.model.decoding import generated, start_token
+from whence.model.decoding import cut_to, generated, start_token
 from whence.model.discovery import At, Discovery, Structure, find_layout, no_attention
 from whence.model.forward import Forward
 from whence.model.interventions import change_of, noted, tapped, view, with_ignored
@@ -30,7 +30,7 @@ from whence.model.precision import accumulation
 from whence.model.rules import Rules
 from whence.model.self_changes import SelfChanges
 from whence.model.tap import Edit
-from whence.model.target_specs import resolve
+from whence.model.target_specs import names_answers, resolve
 from whence.model.targets import Aim, StateSeen
 from whence.model.watching import Listener, Site, every_call, picked
 
@@ -176,8 +176,11 @@ class Subject:
 
     # ---- encoding ----------------------------------------------------------------------------------------------------
 
-    def encode(self, raw: Any, *, truncate: bool = False, progress: bool = False) -> Input:
-        """One raw example to an Input; a source without an output, or a chat without an answer, is decoded greedily."""
+    def encode(self, raw: Any, *, truncate: bool = False, progress: bool = False, target: Any = None) -> Input:
+        """One raw example to an Input; a source without an output, or a chat without an answer, is decoded greedily.
+
+        Where the target contrasts two answers, nothing is written after a chat unless it says how much.
+        """
         options: dict[str, Any] = {
             "task": self.task,
             "processor": self.processor,
@@ -195,11 +198,14 @@ class Subject:
             item = self._without_unused(encoding.encode(raw, **options, image_layout=self._layout(item)))
         item = with_places(item, self.reads, self.mask_ids["mask"]) if self.reads else item
         wanted = encoding.generation_of(raw, self.generates and self._encode is None)
+        if wanted == encoding.Generation() and names_answers(target):
+            wanted = None
+        if truncate and wanted and self.task == "causal-lm" and (most := cut_to(item, wanted, self.max_length)):
+            item = self._without_unused(encoding.encode(raw, **options | {"max_length": most}))
         if not item.generated and (self.task == "seq2seq-lm" or wanted is not None):
             start = self._start_token if self.task == "seq2seq-lm" else None
             batch = partial(self.batch, side="right")
-            limits = (start, self.max_length)
-            item = generated(self._forward, item, batch, self.processor, wanted, limits, progress)
+            item = generated(self._forward, item, batch, self.processor, wanted, (start, self.max_length), progress)
         return noted(*with_ignored(item, self._ignore)) if self._ignore else item
 
     def _without_unused(self, item: Input) -> Input:

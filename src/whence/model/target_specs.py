@@ -326,6 +326,12 @@ class Spec(NamedTuple):
     keywords: dict[str, Any]
 
 
+def names_answers(wanted: Any) -> bool:
+    """Whether a target contrasts two texts, so that the model need not write any itself."""
+    spec = parsed(wanted, ("contrast",)) if isinstance(wanted, str) else None
+    return spec is not None and len(spec.arguments) == 2 and all(isinstance(text, str) for text in spec.arguments)
+
+
 def parsed(text: Any, kinds: tuple[str, ...]) -> Spec | None:
     """The kind and arguments of a written target; None for a text that names no kind."""
     written = str(text)

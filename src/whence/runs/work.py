@@ -98,8 +98,8 @@ def _encoded(plan: Plan, row: Row, subject: Subject) -> _Case:
     if row.error:
         return _Case(row, error=row.error)
     try:
-        item = subject.encode(row.raw, truncate=plan.truncate)
         target = plan.target if plan.target is not None else as_target(subject, row.label)
+        item = subject.encode(row.raw, truncate=plan.truncate, target=target)
         return _Case(row, item, target)
     except Exception as error:
         return _Case(row, error=_reason(error))

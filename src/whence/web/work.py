@@ -84,7 +84,7 @@ class Desk:
         subject = self.catalogue.subject(asked.input.model)
         required = TASKS[str(self.catalogue.summary(asked.input.model)["task"] or subject.task)].required
         alone = len(parts) == len(required) == 1 and required[0] in parts
-        item = subject.encode(parts[required[0]] if alone else parts, truncate=True)
+        item = subject.encode(parts[required[0]] if alone else parts, truncate=True, target=asked.target)
         if len(item.features) > self.limits.features:
             raise TooLarge(
                 f"an input may have {self.limits.features:,} tokens and patches, and this one has "

@@ -16,19 +16,21 @@ from whence.core.inputs import Input
 from whence.core.pictures import bounded, upright_rgb
 from whence.core.tasks import TASKS
 from whence.model.encoding.building import joined
-from whence.model.encoding.chats import chat_of, encode_chat
+from whence.model.encoding.chats import answer_to, chat_of, encode_chat, template_of
 from whence.model.encoding.outputs import with_continuation, with_output
 from whence.model.encoding.own import from_own_encoder
 from whence.model.encoding.parts import Generation, checked_text, generation_of, named_parts
 from whence.model.encoding.pictures import Layout, encode_picture
 from whence.model.encoding.texts import encode_output, encode_texts
-from whence.model.encoding.tokens import mask_ids, pieces, readable, tokenizer_of
+from whence.model.encoding.tokens import going_on, mask_ids, pieces, readable, tokenizer_of
 
 __all__ = [
     "Generation",
     "Layout",
+    "answer_to",
     "encode",
     "generation_of",
+    "going_on",
     "mask_ids",
     "pieces",
     "readable",
@@ -87,8 +89,7 @@ def _encoded_chat(
 ) -> Input:
     """The messages of one example, as the chat template of the processor or its tokenizer writes them."""
     tokenizer = tokenizer_of(processor, task)
-    template = processor if getattr(processor, "chat_template", None) is not None else tokenizer
-    chat = chat_of(messages, template, "the tokenizer")
+    chat = chat_of(messages, template_of(processor), "the tokenizer")
     if chat.answer and not TASKS[task].generates:
         raise ValueError(f"a model for {task} writes no answer; leave the last message, the assistant's, out")
     source = task == "seq2seq-lm"

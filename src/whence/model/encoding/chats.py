@@ -7,9 +7,11 @@ last message of the assistant is the text that is explained: the model reads wha
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from whence.model.encoding.building import as_input
 from whence.model.encoding.features import NO_SPAN, Feature
 from whence.model.encoding.texts import last_kept, prompt_and_continuation
 from whence.model.encoding.tokenising import check_parts_left, cut_note, tokenised
+from whence.model.encoding.tokens import tokenizer_of
 
 MAX_MESSAGES = 1_000
 ANSWERS = "assistant"  # the role of the model's own messages
@@ -39,7 +42,7 @@ class Chat:
 
 def chat_of(messages: Any, template: Any, name: str) -> Chat:
     """The chat of a list of messages; `template` is the tokenizer or processor that has one, `name` is for an error."""
-    _check(messages)
+    messages = _checked(messages)
     if getattr(template, "chat_template", None) is None:
         raise ValueError(
             f"{name} has no chat template, so messages cannot be written as it reads them; give a text instead, as "
@@ -51,12 +54,24 @@ def chat_of(messages: Any, template: Any, name: str) -> Chat:
     parts = _parts([*(message["role"] for message in asked), ANSWERS])
     if not asked:
         raise ValueError("the only message is the assistant's answer; give at least one message before it")
-    text, places = _rendered(template, asked, parts, name)
+    write = _writer(template, asked, name)
+    text, places = _rendered(write, asked, parts)
     texts = {part: text[start:end] for part, start, end in places}
     part = parts[len(asked)]
     if not answered:
         return Chat(text, tuple(places), texts, part=part)
-    return Chat(text, tuple(places), texts, *_answer_written(template, messages, text), part)
+    return Chat(text, tuple(places), texts, *_answer_written(write, messages, text), part)
+
+
+def template_of(processor: Any) -> Any:
+    """What has the chat template: the processor, or its tokenizer."""
+    return processor if getattr(processor, "chat_template", None) is not None else tokenizer_of(processor, "a chat")
+
+
+def answer_to(messages: Sequence[Mapping[str, str]], processor: Any, answer: str) -> str:
+    """An answer as the template writes it after the messages, with what it writes between them and the answer."""
+    chat = chat_of([*messages, {"role": ANSWERS, "content": answer}], template_of(processor), "the tokenizer")
+    return chat.between + chat.answer
 
 
 def encode_chat(tokenizer: Any, chat: Chat, limit: int | None, truncate: bool, *, stream: str = "text") -> Input:
@@ -89,21 +104,41 @@ def encode_chat(tokenizer: Any, chat: Chat, limit: int | None, truncate: bool, *
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
-def _check(messages: Any) -> None:
-    """An error for what is no list of messages."""
+def _checked(messages: Any) -> list[dict[str, str]]:
+    """The messages with their texts as strings; an error for what is no list of messages."""
     if not isinstance(messages, (list, tuple)) or not 0 < len(messages) <= MAX_MESSAGES:
         raise ValueError(
             'messages is a list such as [{"role": "user", "content": "..."}], of 1 to '
             f"{MAX_MESSAGES:,} messages, not {shown(messages)}"
         )
+    found = []
     for number, message in enumerate(messages):
-        fits = isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
-        if not fits or set(message) - {"role", "content"} or not message["role"].strip():
+        given = message if isinstance(message, Mapping) else {}
+        role, content = given.get("role"), _text(given.get("content"), number)
+        if not isinstance(role, str) or content is None or set(given) - {"role", "content"} or not role.strip():
             raise ValueError(
                 f'message {number} has the texts "role" and "content" and nothing else, and {shown(message)} came'
             )
-    if not messages[-1]["content"].strip():
+        found.append({"role": role, "content": content})
+    if not found[-1]["content"].strip():
         raise ValueError("the last message is empty: give at least one word, or leave it out")
+    return found
+
+
+def _text(content: Any, number: int) -> str | None:
+    """The text of a message, which may be written as a list of parts, each on lines of its own; None for neither."""
+    if not isinstance(content, (list, tuple)):
+        return content if isinstance(content, str) else None
+    kinds = [part.get("type") if isinstance(part, Mapping) else None for part in content]
+    if other := [kind for kind in kinds if isinstance(kind, str) and kind != "text"]:
+        raise ValueError(
+            f"message {number} has a part of the type {shown(other[0])}, and only texts are read; a model that takes a "
+            'picture has it in the key "image" of the input'
+        )
+    texts = [
+        part["text"] for part, kind in zip(content, kinds, strict=True) if kind and isinstance(part.get("text"), str)
+    ]
+    return "\n".join(texts) if texts and len(texts) == len(content) else None
 
 
 def _parts(roles: Sequence[str]) -> list[str]:
@@ -116,16 +151,38 @@ def _parts(roles: Sequence[str]) -> list[str]:
     return names
 
 
+def _writer(template: Any, messages: Sequence[Mapping[str, str]], name: str) -> Callable[..., str]:
+    """What writes messages as the template does, `prompt` with the beginning of an answer.
+
+    Some templates, as LLaVA's, read contents as lists of parts alone, and write nothing of a text.
+    """
+
+    def written(messages: Sequence[Mapping[str, Any]], prompt: bool = True, *, lists: bool) -> str:
+        if lists:
+            messages = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages]
+        try:
+            return str(template.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=prompt))
+        except Exception as error:  # templates raise what they like, as that roles must alternate
+            raise ValueError(f"the chat template of {name} refuses the messages: {first_sentence(error)}") from error
+
+    marked = [{**message, "content": "\ue000"} for message in messages]
+    for lists in (False, True):
+        with contextlib.suppress(ValueError):
+            if "\ue000" in written(marked, lists=lists):
+                return partial(written, lists=lists)
+    return partial(written, lists=False)
+
+
 def _rendered(
-    template: Any, messages: Sequence[Mapping[str, str]], parts: list[str], name: str
+    write: Callable[..., str], messages: Sequence[Mapping[str, str]], parts: list[str]
 ) -> tuple[str, list[tuple[str, int, int]]]:
     """The text that the template makes, and where the content of every message stands in it.
 
     The template is run a second time with marks in place of the contents: what it puts around them is then known.
     """
-    text = _applied(template, messages, name)
+    text = write(messages)
     marks = [f"\ue000{number}\ue001" for number in range(len(messages))]
-    marked = _applied(template, [{**m, "content": mark} for m, mark in zip(messages, marks, strict=True)], name)
+    marked = write([{**m, "content": mark} for m, mark in zip(messages, marks, strict=True)])
     around, rest = [], marked
     for mark in marks:
         before, found, rest = rest.partition(mark)
@@ -156,7 +213,7 @@ def _searched(text: str, messages: Sequence[Mapping[str, str]], parts: list[str]
     return places
 
 
-def _answer_written(template: Any, messages: Sequence[Mapping[str, str]], text: str) -> tuple[str, str]:
+def _answer_written(write: Callable[..., str], messages: Sequence[Mapping[str, str]], text: str) -> tuple[str, str]:
     """What the template writes between the text of a prompt and the answer, and the answer as it writes it.
 
     It may leave out the spaces around an answer. Where a template writes by what messages say, the answer is as given.
@@ -164,8 +221,7 @@ def _answer_written(template: Any, messages: Sequence[Mapping[str, str]], text: 
     content, mark = messages[-1]["content"], "\ue000\ue001"
     try:
         whole, marked = (
-            str(template.apply_chat_template([*messages[:-1], last], tokenize=False, add_generation_prompt=False))
-            for last in (messages[-1], {**messages[-1], "content": mark})
+            write([*messages[:-1], last], prompt=False) for last in (messages[-1], {**messages[-1], "content": mark})
         )
     except Exception:  # a template that only writes prompts
         return "", content
@@ -174,13 +230,6 @@ def _answer_written(template: Any, messages: Sequence[Mapping[str, str]], text: 
         if found and whole.startswith(text + between + answer):
             return between, answer
     return "", content
-
-
-def _applied(template: Any, messages: Sequence[Mapping[str, str]], name: str) -> str:
-    try:
-        return str(template.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
-    except Exception as error:  # templates raise what they like, as that roles must alternate
-        raise ValueError(f"the chat template of {name} refuses the messages: {first_sentence(error)}") from error
 
 
 def _placed(features: list[Feature], chat: Chat) -> list[Feature]:

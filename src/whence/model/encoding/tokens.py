@@ -9,6 +9,7 @@ from typing import Any
 
 from whence.core.wording import first_sentence
 
+NEAR = 16  # tokens before a text that say how it is cut
 _ONE_CALL_AT_A_TIME = threading.RLock()  # cutting changes a tokenizer's settings for the time of the call
 
 
@@ -57,6 +58,23 @@ def pieces(processor: Any, text: str) -> list[tuple[int, str]]:
         id = tokenizer.convert_tokens_to_ids(whole)
         ids = [id] if id is not None and tokenizer.convert_ids_to_tokens(id) == whole else ids
     return list(zip(ids, readable(tokenizer, ids), strict=True))
+
+
+def going_on(processor: Any, before: Sequence[int], text: str, *, target: bool = False) -> list[int]:
+    """The token ids of a text that goes on from others, `before`: as the tokenizer cuts both together.
+
+    By itself a text may be cut in another way, as by a tokenizer that puts a space before every text. `target` is the
+    output of an encoder-decoder.
+    """
+    tokenizer = tokenizer_of(processor, "a token's text")
+    near = tokenizer.decode(list(before)[-NEAR:], clean_up_tokenization_spaces=False)
+    alone, joint = (
+        list(call_tokenizer(tokenizer, one, target=target, special=False)["input_ids"]) if one else []
+        for one in (near, near + without_surrogates(text))
+    )
+    if alone and joint[: len(alone)] == alone and len(joint) > len(alone):
+        return joint[len(alone) :]
+    return [id for id, _ in pieces(processor, text)]  # a token reaches across the boundary
 
 
 def mask_ids(processor: Any) -> dict[str, int | None]:

@@ -113,6 +113,7 @@ def draw_bars(axes: Any, a: Attribution, scores: np.ndarray, indices: list[int],
     axes.set_xlabel("score (red: against, blue: for)" if a.signed else "score (no sign)", fontsize=SMALL)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=SMALL)
+    axes.locator_params(axis="x", nbins=4)  # numbers of a small scale, as 0.00025, are wide
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 

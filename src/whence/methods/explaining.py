@@ -14,7 +14,7 @@ from whence.core.interventions import Intervention, joined
 from whence.core.registry import Explained, Record
 from whence.core.results import Attribution
 from whence.methods.interventions import interventions, notes_of, set_against
-from whence.methods.mixing import reads_attention, unseen_notes
+from whence.methods.mixing import unseen_notes
 from whence.methods.sinks import inside_units, marked, sinks_of
 from whence.model.batching import Batch, cut, shown
 from whence.model.masked_runs import MaskedRuns
@@ -128,12 +128,12 @@ def explained(
                 for number, attribution in zip(numbers, by_row, strict=True):
                     found[number].append(attribution)
         sinks = sinks_of(subject, items) if subject.task == "causal-lm" else [None] * len(items)
-        unseen = unseen_notes(subject, items[0]) if any(reads_attention(record) for record, _ in specs) else ()
+        unseen = [unseen_notes(subject, items[0], record) for record, _ in specs]
     joined = [_joined(item, [found[row] for row in own]) for item, own in zip(items, rows.places, strict=True)]
     return [
         [
-            _at_level(marked(replace(a, notes=(*a.notes, *unseen)) if reads_attention(r) else a, of_item, r), r)
-            for a, (r, _) in zip(own, specs, strict=True)
+            _at_level(marked(replace(a, notes=(*a.notes, *notes)), of_item, record), record)
+            for a, (record, _), notes in zip(own, specs, unseen, strict=True)
         ]
         for own, of_item in zip(joined, sinks, strict=True)
     ]

@@ -30,9 +30,10 @@ def reads_attention(record: Record) -> bool:
     return record.follows_attention_only or any(need.startswith("attention") for need in record.needs)
 
 
-def unseen_notes(subject: Subject, item: Input) -> tuple[str, ...]:
-    """Notes for methods that read attention, on what they do not see of a causal model; found out once."""
-    if subject.task != "causal-lm":  # other outputs read several tokens, or streams that look at each other
+def unseen_notes(subject: Subject, item: Input, record: Record) -> tuple[str, ...]:
+    """Notes on what a method does not see of a causal model; found out once."""
+    eager = reads_attention(record) or record.family == "relevance"  # relevance rules are put on the eager path
+    if not eager or subject.task != "causal-lm":  # other outputs read several tokens, or streams that attend to others
         return ()
     count = min(LOOKED_AT, len(item.features))
     tensors = {n: t[:count] if t.ndim and len(t) == len(item.features) else t for n, t in item.tensors.items()}
@@ -41,7 +42,7 @@ def unseen_notes(subject: Subject, item: Input) -> tuple[str, ...]:
     if known.quantised:
         return ()
     gap = known.remember("eager gap", lambda: _eager_gap(subject, batch))
-    mixes = known.remember("mixes beside attention", lambda: _mixes(subject, batch))
+    mixes = reads_attention(record) and known.remember("mixes beside attention", lambda: _mixes(subject, batch))
     return (*(_gap_note(subject, gap) if gap else ()), *(_mixing_note(subject) if mixes else ()))
 
 

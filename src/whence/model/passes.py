@@ -241,6 +241,11 @@ class Pass:
         if self._request.rules is None or known is None:
             return
         if not torch.allclose(value.detach(), known, rtol=1e-3, atol=1e-3):
+            if self._request.rules.attention_path == "eager":
+                raise ValueError(
+                    f"{self._name} computes something else on the eager path, on which attention is seen; load it with "
+                    "attn_implementation='eager', or use a gradient or perturbation method"
+                )
             raise RuntimeError(
                 f"{self._name} computed something else under rules that must not change what it computes"
             )

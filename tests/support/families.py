@@ -133,6 +133,13 @@ def _picture(width: int, height: int, seed: int) -> Image.Image:
 PICTURES = [_picture(40, 32, 0), np.asarray(_picture(24, 36, 1)), _picture(32, 32, 2), _picture(60, 24, 3)]
 PICTURES_AND_QUESTIONS = [{"image": image, "text": text} for image, text in zip(PICTURES, QUESTIONS, strict=True)]
 
+QUESTIONS_ON_PICTURES = [
+    {"image": PICTURES[0], "prompt": "<image> what is the colour of the ball ?"},
+    {"image": PICTURES[2], "prompt": "the picture <image> shows a red circle"},
+    {"image": PICTURES[3], "prompt": "<image> nobody"},
+    {"image": PICTURES[1], "prompt": f"<image> {LONG_QUESTION}"},
+]
+
 
 def _regions(count: int, seed: int) -> np.ndarray:
     """Features of detected regions: 8 appearance values, then the box as left, top, right, bottom in 0..1."""
@@ -308,7 +315,7 @@ def _pretrained(
         if "text_config" in config:
             settings = {**config, "text_config": {**vocabulary, **config["text_config"]}}
         built: Any = _drawn(lambda: model_class(model_class.config_class(**settings)))
-        if task in ("causal-lm", "seq2seq-lm"):
+        if task in ("causal-lm", "seq2seq-lm", "image-text-lm"):
             built.generation_config.max_new_tokens = 5
         kwargs = {"encode": partial(encode, made), "labels": SHAPES} if encode else {}
         given = None if encode else made
@@ -498,8 +505,25 @@ STACKS = {"l_layers": 2, "r_layers": 1, "x_layers": 2, "visual_feat_dim": 8, "nu
 LXMERT = {**{size: TEXT_SIZE[size] for size in TEXT_SIZE if size != "num_hidden_layers"}, **STACKS, **_names(SHAPES)}
 _with_picture = partial(_pretrained, "image-text", PICTURES_AND_QUESTIONS)
 _with_boxes = partial(_pretrained, "image-text", REGIONS_AND_QUESTIONS)
+
+
+def llava_processor() -> Any:
+    """A processor that puts a token for every patch in place of the token for the picture."""
+    tokenizer = llama_tokenizer(extra_special_tokens={"image_token": "<image>"})
+    images = _processor("CLIP", size=SHORT, crop_size=SQUARE)()
+    return hf.LlavaProcessor(
+        images, tokenizer, patch_size=8, vision_feature_select_strategy="default", num_additional_image_tokens=1
+    )
+
+
 _with_picture("clip", "CLIPModel", clip_processor, **CLIP)
 _with_picture("vilt", "ViltForQuestionAnswering", vilt_processor, **VILT)
+LLAVA = {
+    "text_config": {"model_type": "llama", **GROUPED},
+    "vision_config": {"model_type": "clip_vision_model", **PATCHES},
+    "image_token_index": llava_processor().image_token_id,
+}
+_pretrained("image-text-lm", QUESTIONS_ON_PICTURES, "llava", "LlavaForConditionalGeneration", llava_processor, **LLAVA)
 _with_boxes("lxmert", "LxmertForQuestionAnswering", bert_tokenizer, encode=_lxmert, **LXMERT)
 _with_boxes("visual-bert", "VisualBertForQuestionAnswering", bert_tokenizer, encode=_visual_bert, **VISUAL_BERT)
 
@@ -653,6 +677,7 @@ def plain_inputs(family: Family, raw: Any) -> dict[str, torch.Tensor]:
         return {name: torch.as_tensor(x)[None] for name, x in family.kwargs["encode"](raw)["tensors"].items()}
     parts = raw if isinstance(raw, dict) else {"image" if family.task == "image-classification" else "text": raw}
     names = {"image": "images", "text": "text", "pair": "text_pair", "question": "text", "context": "text_pair"}
+    names["prompt"] = "text"
     tensors = dict(family.processor(**{names[part]: value for part, value in parts.items()}, return_tensors="pt"))
     if family.task == "seq2seq-lm":
         tensors["decoder_input_ids"] = torch.tensor([[family.model.config.decoder_start_token_id]])

@@ -10,8 +10,11 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
 
 
 def on_grid(x: Input, stream: str) -> bool:
-    """Whether the features of this stream lie on the input's grid: the picture's do, or else the first stream's."""
-    return x.grid is not None and stream == ("image" if "image" in x.streams else x.streams[0])
+    """Whether the features of this stream lie on the input's grid: the picture's do, or else the first stream's.
+
+    Patches that stand among the tokens of a text are no stream of their own; `patches` finds them.
+    """
+    return x.grid is not None and stream == ("image" if "image" in (*x.streams, *x.parts) else x.streams[0])
 
 
 def patch_of_pixels(height: int, width: int, grid: tuple[int, int]) -> np.ndarray:
@@ -34,9 +37,10 @@ def patch_size(height: int, width: int, grid: tuple[int, int]) -> tuple[int, int
 def patches(x: Input) -> np.ndarray:
     """The numbers of the features that lie on the grid, row by row.
 
-    They are the features of the picture without special tokens, or of all streams where none is a picture.
+    They are the features of the picture without special tokens, or of all streams where none is a picture. A picture
+    among the tokens of a text is a part of its input, "image".
     """
-    on_image = np.array([stream == "image" for stream in x.streams], dtype=bool)
+    on_image = np.array(["image" in pair for pair in zip(x.streams, x.parts, strict=True)], dtype=bool)
     found = np.flatnonzero((on_image if on_image.any() else True) & ~x.special)
     if x.grid is None or not found.size:
         return found[:0]

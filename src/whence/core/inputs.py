@@ -144,6 +144,11 @@ class Target(Storable):
         return (" minus ".join(names) if self.kind == "contrast" else names[0]) + f" at {self.place}" * bool(self.place)
 
 
+def has_inline_picture(x: Input) -> bool:
+    """Whether the patches of a picture are tokens of a text, as in a language model that looks at pictures."""
+    return "image" in x.parts and "image" not in x.streams
+
+
 POSITIONS = ("deciding", "mean", "max")  # where a state is read, beside the number of a token
 
 

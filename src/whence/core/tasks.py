@@ -42,6 +42,14 @@ TASKS = {
         ("source",), ("output",), generates=True, heads=("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",)
     ),
     "causal-lm": Task(("prompt",), ("continuation",), generates=True, heads=("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",)),
+    # A language model that looks at pictures: their patches are tokens of its text.
+    "image-text-lm": Task(
+        ("image", "prompt"),
+        ("continuation",),
+        generates=True,
+        heads=("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",),
+        processor="AutoProcessor",
+    ),
     "token-classification": Task(("text",), reads="token", heads=("MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",)),
     "question-answering": Task(
         ("question", "context"), reads="span", heads=("MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",)

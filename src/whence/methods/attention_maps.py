@@ -13,7 +13,7 @@ from whence.model.subject import Subject
 
 def maps_of(subject: Subject, item: Input) -> AttentionMaps:
     """The maps of one input, which runs alone, so that no map contains padding."""
-    if subject.task == "causal-lm":  # the model reads prompt and continuation as one text
+    if subject.decoder_only:  # the model reads prompt and continuation as one text
         item = cut(item, len(item.features), ("text",) * len(item.features), item.tensors)
     trace = subject.trace(subject.batch([item]), subject.aim([None]), ("attention",))
     by_connection: dict[tuple[str, str], list[np.ndarray]] = {}

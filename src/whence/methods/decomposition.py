@@ -25,7 +25,7 @@ from whence.propagation.layer_parts import Layers
 from whence.propagation.source_parts import Sources, Split
 
 AT_TOKENS = ("token-classification", "question-answering", "masked-lm")
-TASKS = ("text-classification", "image-classification", "causal-lm", *AT_TOKENS, "module")
+TASKS = ("text-classification", "image-classification", "causal-lm", "image-text-lm", *AT_TOKENS, "module")
 _MOST_BYTES = 2**28  # the most bytes of the parts of examples that are processed together
 
 Reduce = Callable[[Tensor, Tensor], Tensor]  # parts (source and rest, batch, token, width), whole -> (batch, to, from)

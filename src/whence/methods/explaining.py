@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from whence.core.inputs import Input, Target
+from whence.core.inputs import Input, Target, has_inline_picture
 from whence.core.interventions import Intervention, joined
 from whence.core.registry import Explained, Record
 from whence.core.results import Attribution
 from whence.methods.interventions import interventions, notes_of, set_against
 from whence.methods.mixing import unseen_notes
 from whence.methods.sinks import inside_units, marked, sinks_of
-from whence.model.batching import Batch, cut, shown
+from whence.model.batching import Batch, cut, shown, tensors_up_to
 from whence.model.masked_runs import MaskedRuns
 from whence.model.pointing import pointed
 from whence.model.shared_rows import row_batches
@@ -77,7 +77,8 @@ def usual_method(subject: Subject, items: list[Input]) -> str:
     if subject.discovery(batch).quantised or batch.streams.keys() - found.roots.keys():
         return HIDING_METHOD
     if first.grid is None or first.texts:
-        return HIDING_METHOD if max(map(unit_count, items)) <= SHORT else LONG_METHOD
+        long_method = PICTURE_METHOD if has_inline_picture(first) else LONG_METHOD  # the path of words leaves pictures
+        return HIDING_METHOD if max(map(unit_count, items)) <= SHORT else long_method
     spans = bool(found.deciding) and all(query for query, _ in found.connections)
     return PICTURE_METHOD if spans else LONG_METHOD
 
@@ -127,7 +128,7 @@ def explained(
             for by_row in _explained_batch(subject, batch, aim, specs, settings):
                 for number, attribution in zip(numbers, by_row, strict=True):
                     found[number].append(attribution)
-        sinks = sinks_of(subject, items) if subject.task == "causal-lm" else [None] * len(items)
+        sinks = sinks_of(subject, items) if subject.decoder_only else [None] * len(items)
         unseen = [unseen_notes(subject, items[0], record) for record, _ in specs]
     joined = [_joined(item, [found[row] for row in own]) for item, own in zip(items, rows.places, strict=True)]
     return [
@@ -276,11 +277,8 @@ def _against(one: Attribution, other: Attribution) -> Attribution:
     count = len(one.features) - len(one.input.answer)
     item = one.input
     before = item.streams.index("target") if "decoder_input_ids" in item.tensors else 0
-    tensors = {
-        name: array[: count - before] if name.startswith("decoder") == bool(before) else array
-        for name, array in item.tensors.items()
-    }
-    prefix = replace(cut(item, count, item.streams[:count], tensors), decides=(), answer=())
+    prefix = cut(item, count, item.streams[:count], tensors_up_to(item, count - before))
+    prefix = replace(prefix, decides=(), answer=())
     scores, output, base = (
         a - b
         for a, b in ((one.scores[:count], other.scores[:count]), (one.output, other.output), (one.base, other.base))

@@ -13,6 +13,7 @@ from scipy.interpolate import CubicSpline
 from scipy.special import roots_legendre
 from torch import Tensor
 
+from whence.core.inputs import has_inline_picture
 from whence.core.registry import Explained, method
 from whence.core.specs import Between, Number
 from whence.model.batching import Batch, enough_tokens, ids_of, like_lengths
@@ -114,7 +115,8 @@ def _halved(path: Straight, tolerance: float) -> Explained:
     found = refined(path, tolerance)
     explained = path.explained(found.weights, torch.from_numpy(found.start))
     wanted = tolerance * np.maximum(np.abs(found.end - found.start), 0.1)
-    return replace(explained, notes=unfinished_notes(path, found.missing, wanted, found.rounding, tolerance))
+    unfinished = unfinished_notes(path, found.missing, wanted, found.rounding, tolerance)
+    return replace(explained, notes=(*explained.notes, *unfinished))
 
 
 @dataclass(frozen=True)
@@ -267,7 +269,17 @@ class Straight:
         gap = self.subject.values(self.batch, self.target).to(base) - base
         error = (found.scores.sum(1) - gap).abs() / gap.abs().clamp(min=0.1)
         used = torch.from_numpy(np.bincount(self.rows, minlength=len(self.batch)))
-        return replace(found, base=base, details=found.details | {"steps": used, "completeness_error": error})
+        details = found.details | {"steps": used, "completeness_error": error}
+        return replace(found, base=base, details=details, notes=self._still_notes())
+
+    def _still_notes(self) -> tuple[str, ...]:
+        """A note where the path leaves a picture as it is, because its patches do not enter as words do."""
+        if self.at != "word" or not any(map(has_inline_picture, self.batch.inputs)):
+            return ()
+        return (
+            "the picture is the same in the baseline, so its patches score 0; at='embeddings' with baseline='zero' "
+            "changes them, too",
+        )
 
 
 def rows_at_once(tokens: int) -> int:

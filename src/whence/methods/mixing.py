@@ -18,7 +18,7 @@ from torch import Tensor
 from whence.core.inputs import Input
 from whence.core.registry import Record
 from whence.methods.interventions import REACHED
-from whence.model.batching import Batch, cut
+from whence.model.batching import Batch, beginning
 from whence.model.subject import Subject
 
 LOOKED_AT = 16  # tokens of a text: what mixes tokens at all mixes neighbours
@@ -33,11 +33,9 @@ def reads_attention(record: Record) -> bool:
 def unseen_notes(subject: Subject, item: Input, record: Record) -> tuple[str, ...]:
     """Notes on what a method does not see of a causal model; found out once."""
     eager = reads_attention(record) or record.family == "relevance"  # relevance rules are put on the eager path
-    if not eager or subject.task != "causal-lm":  # other outputs read several tokens, or streams that attend to others
+    if not eager or not subject.decoder_only:  # other outputs read several tokens, or streams that attend to others
         return ()
-    count = min(LOOKED_AT, len(item.features))
-    tensors = {n: t[:count] if t.ndim and len(t) == len(item.features) else t for n, t in item.tensors.items()}
-    batch = subject.batch([cut(item, count, ("text",) * count, tensors)])
+    batch = subject.batch([beginning(item, LOOKED_AT)])
     known = subject.discovery(batch)
     if known.quantised:
         return ()

@@ -131,8 +131,9 @@ def _followed(
     details["completeness_error"] = _error(subject, batch, target, scores, base)
     if "pixels" in lines[0].details:
         details["pixels"] = torch.stack([line.details["pixels"] for line in lines]).sum(0)
-    notes = unfinished_notes(line, missing, wanted * (len(places) - 1), rounding * (len(places) - 1), tolerance)
-    return Explained(scores, base=base, details=details, notes=notes)
+    count = len(places) - 1
+    unfinished = unfinished_notes(line, missing, wanted * count, rounding * count, tolerance)
+    return Explained(scores, base=base, details=details, notes=(*lines[0].notes, *unfinished))
 
 
 def _error(subject: Subject, batch: Batch, target: Aim, scores: Tensor, base: Tensor) -> Tensor:

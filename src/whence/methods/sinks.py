@@ -24,7 +24,7 @@ from torch import Tensor
 from whence.core.inputs import Input
 from whence.core.registry import Record
 from whence.core.results import Attribution
-from whence.model.batching import Batch, cut
+from whence.model.batching import Batch, beginning
 from whence.model.rules import Rules
 from whence.model.subject import Subject
 from whence.model.tap import Align, AttentionRecord
@@ -155,10 +155,9 @@ def _ways_out(a: Attribution, found: Found, record: Record) -> tuple[str, ...]:
 
 def _beginning(subject: Subject, item: Input) -> Input:
     """The tokens that are looked at: of a text that a causal model reads, the first ones; else all of them."""
-    if subject.task != "causal-lm" or len(item.features) <= LOOKED_AT or set(item.streams) != {"text"}:
+    if not subject.decoder_only or len(item.features) <= LOOKED_AT or set(item.streams) != {"text"}:
         return replace(item, generated=())
-    tensors = {n: t[:LOOKED_AT] if t.ndim and len(t) == len(item.features) else t for n, t in item.tensors.items()}
-    return cut(item, LOOKED_AT, item.streams[:LOOKED_AT], tensors)
+    return beginning(item, LOOKED_AT)
 
 
 def _padded(found: Found, count: int) -> Found:

@@ -361,18 +361,21 @@ def _sequences(item: Input, stream: str) -> list[str]:
 
 
 def grown(item: Input, stream: str) -> Input | None:
-    """The input with the last token of a stream repeated; None when the stream has no tokens."""
+    """The input with the last token of a stream repeated, or the last that is no patch; None without tokens."""
     sequences = _sequences(item, stream)
     if not sequences:
         return None
-    end = max(i for i, name in enumerate(item.streams) if name == stream) + 1
+    members = [i for i, name in enumerate(item.streams) if name == stream]
+    last = max((i for i in members if item.parts[i] != "image"), default=members[-1])
+    end = members[-1] + 1
     columns: dict[str, Any] = {
-        "features": (*item.features[:end], item.features[end - 1], *item.features[end:]),
+        "features": (*item.features[:end], item.features[last], *item.features[end:]),
         "streams": (*item.streams[:end], stream, *item.streams[end:]),
-        "parts": (*item.parts[:end], item.parts[end - 1], *item.parts[end:]),
+        "parts": (*item.parts[:end], item.parts[last], *item.parts[end:]),
     }
-    columns |= {f: np.insert(getattr(item, f), end, getattr(item, f)[end - 1], 0) for f in _COLUMNS}
-    tensors = {k: np.concatenate([a, a[-1:]]) if k in sequences else a for k, a in item.tensors.items()}
+    columns |= {f: np.insert(getattr(item, f), end, getattr(item, f)[last], 0) for f in _COLUMNS}
+    again = members.index(last)
+    tensors = {k: np.concatenate([a, a[again : again + 1]]) if k in sequences else a for k, a in item.tensors.items()}
     return replace(item, tensors=tensors, units=None, **columns)
 
 
@@ -382,6 +385,23 @@ def cut(item: Input, feature: int, streams: tuple[str, ...], tensors: dict[str, 
     kept |= {} if item.units is None else {"units": item.units[:feature]}
     ignored = tuple(number for number in item.ignored if number < feature)
     return replace(item, **kept, streams=streams, tensors=tensors, generated=(), ignored=ignored)
+
+
+def tensors_up_to(item: Input, count: int) -> dict[str, np.ndarray]:
+    """The arguments of a model that writes, with so many tokens of what it goes on with: the decoder's, or all."""
+    decoder = "decoder_input_ids" in item.tensors
+    length = len(item.tensors["decoder_input_ids" if decoder else "input_ids"])
+    return {
+        name: array[:count] if name.startswith("decoder") == decoder and is_sequence(name, array, length) else array
+        for name, array in item.tensors.items()
+    }
+
+
+def beginning(item: Input, count: int) -> Input:
+    """The first tokens of a text, `count` of them, or as many as a picture among them needs to be whole."""
+    picture = [number for number, part in enumerate(item.parts) if part == "image"]
+    count = min(max(count, *picture[-1:], 0) + bool(picture), len(item.features))
+    return cut(item, count, ("text",) * count, tensors_up_to(item, count))
 
 
 def _lengths(item: Input) -> dict[str, int]:

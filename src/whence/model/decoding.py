@@ -16,7 +16,7 @@ from whence.core import stopping
 from whence.core.inputs import Input
 from whence.core.wording import counted
 from whence.model import encoding
-from whence.model.batching import Batch, cut
+from whence.model.batching import Batch, cut, tensors_up_to
 from whence.model.encoding import Generation
 from whence.model.forward import Forward
 from whence.model.lengths import most_tokens
@@ -186,7 +186,7 @@ def without_closing(item: Input) -> Input:
     last = int(np.flatnonzero(~item.special).max(initial=-1)) + 1
     if "prompt" not in item.texts or last == len(item.features):
         return item
-    return cut(item, last, item.streams[:last], {name: array[:last] for name, array in item.tensors.items()})
+    return cut(item, last, item.streams[:last], tensors_up_to(item, last))
 
 
 def _limits(model: nn.Module) -> tuple[dict[str, int], int | None]:

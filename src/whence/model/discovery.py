@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from whence.core.geometry import on_grid, patch_size
-from whence.core.inputs import Input
-from whence.model.batching import Batch, distinct
+from whence.core.inputs import Input, has_inline_picture
+from whence.model.batching import Batch, distinct, grown
 from whence.model.encoding import Layout
 from whence.model.forward import Forward
 from whence.model.loan import attention_path, lent
@@ -53,6 +53,7 @@ class Structure:
     calls: dict[str, list[Site]]  # the same states as arguments of the module calls that are the blocks
     deciding: dict[str, int]  # stream that the output reads -> number of its last attention before that
     connections: tuple[tuple[str, str], ...]  # query and key stream of each attention, in order; "" for windows
+    apart: frozenset[str] = frozenset()  # modules that attend within a picture whose patches are tokens of a text
 
     @property
     def depth(self) -> int:
@@ -181,7 +182,20 @@ class Discovery:
     def _probed(self, batch: Batch) -> Probe:
         """One probing pass over a batch."""
         self._forward.observe(batch.tensors)
-        return probe(self._forward.model, len(batch), lambda: self._forward.outputs(batch.tensors))
+        seen = probe(self._forward.model, len(batch), lambda: self._forward.outputs(batch.tensors))
+        return seen.without(self._apart) if self._apart else seen
+
+    @cached_property
+    def _apart(self) -> frozenset[str]:
+        """The modules that attend within a picture whose patches are tokens of a text; a longer text tells them."""
+        if not has_inline_picture(self._item):
+            return frozenset()
+        item, records = distinct(self._item), list[list[AttentionRecord]]()
+        for one in (item, grown(item, item.streams[-1]) or item):
+            tensors = self._batch_of([one]).tensors
+            self._forward.observe(tensors)
+            records.append(probe(self._forward.model, 1, partial(self._forward.outputs, tensors)).records)
+        return frozenset(a.module for a, b in zip(*records, strict=True) if a.weights.shape == b.weights.shape)
 
     def _copies(self) -> Batch:
         """Copies of the example; no stream is as long as their number, so axes of examples and tokens differ."""
@@ -334,7 +348,7 @@ def structure_of(seen: Probe, batch: Batch, logits: Tensor, embedding: str | Non
             calls[name] = [replace(site, stream=name, tokens_first=tokens_first(tensor)) for site, tensor in entries]
     roots = {name: site for name in batch.streams if (site := root_site(seen.calls, batch, name, embedding))}
     deciding = last_reads(seen.records, connections, summary(logits))
-    return Structure(roots, blocks, calls, deciding, tuple(connections))
+    return Structure(roots, blocks, calls, deciding, tuple(connections), seen.apart)
 
 
 def summary(logits: Tensor) -> Tensor:

@@ -55,8 +55,8 @@ def tapped(subject: Any, batch: Batch, edit: Edit | None = None) -> Iterator[Non
     if edit is None and change is None:
         yield
         return
-    connections = subject.structure(batch).connections
-    tap = Tap(subject.model, len(batch), edit=edit, connections=connections, change=change)
+    found = subject.structure(batch)
+    tap = Tap(subject.model, len(batch), edit=edit, connections=found.connections, change=change, apart=found.apart)
     with attention_path(subject.model, "eager"), tap:
         yield
 

@@ -21,6 +21,12 @@ _OF_BOTH_SIDES = ("max_position_embeddings", "n_positions", "max_seq_len")
 _OTHER_TABLES = ("vision", "visual", "image", "patch", "relative")  # in the names of tables that place no tokens
 
 
+def text_config(model: Any, decoder_only: bool) -> Any:
+    """The config of a model, or of the part of a decoder that reads texts; None where there is none."""
+    config: Any = getattr(model, "config", None)
+    return config.get_text_config() if decoder_only and hasattr(config, "get_text_config") else config
+
+
 def most_tokens(model: nn.Module, side: Side) -> int | None:
     """The most tokens that a side of a model takes; None where nothing limits them."""
     config = getattr(model, "config", None)

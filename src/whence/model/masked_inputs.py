@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from whence.core.geometry import on_grid, patch_of_pixels, patch_size
-from whence.core.inputs import Input, unmerged
+from whence.core.geometry import on_grid, patch_of_pixels, patch_size, patches
+from whence.core.inputs import Input, has_inline_picture, unmerged
 from whence.model.batching import Batch, ids_of, is_sequence, stream_names, stream_of
 from whence.model.encoding import mask_ids
 from whence.model.subject import Subject
@@ -86,6 +86,8 @@ def ways(subject: Subject, item: Input, how: Way = "auto") -> dict[str, str]:
     """
     batch = subject.batch([unmerged(item)])
     kinds = {stream: _kind(batch, stream) for stream in batch.streams}
+    if has_inline_picture(item):
+        kinds["image"] = "pixels"
     if how != "auto" and not any(how in _WAYS[kind] for kind in kinds.values()):
         fitting = ", ".join(dict.fromkeys(way for kind in kinds.values() for way in _WAYS[kind]))
         raise ValueError(f"{' and '.join(kinds.values())} cannot be hidden by mask={how!r}; use one of {fitting}")
@@ -108,7 +110,9 @@ def hiding(subject: Subject, item: Input, how: Way = "auto") -> Callable[[np.nda
     way_of = ways(subject, item, how)
     filling_of = {stream: _filling(subject, item, stream, way) for stream, way in way_of.items()}
     fillings = [filling for filling in filling_of.values() if filling]
-    streams = np.array(item.streams)
+    streams = np.array(item.streams, dtype=object)
+    if has_inline_picture(item):
+        streams[patches(item)] = "image"
     deleted = np.isin(streams, [stream for stream, way in way_of.items() if way == "delete"])
     zeroed = np.isin(streams, [stream for stream, filling in filling_of.items() if not filling]) & ~deleted
 
@@ -161,6 +165,8 @@ def _kind(batch: Batch, stream: str) -> str:
 
 def _pixels(item: Input, stream: str) -> str | None:
     """The argument that holds a stream's picture, (channel, height, width)."""
+    if has_inline_picture(item):
+        return "pixel_values" if stream == "image" else None
     streams = stream_names(item)
     names = (
         name
@@ -189,13 +195,17 @@ def _filling(subject: Subject, item: Input, stream: str, way: str) -> _Filling |
     kind = _kind(batch, stream)
     positions = np.flatnonzero(np.array(item.streams) == stream)
     if kind == "pixels":
-        return _pixel_filling(subject, item, stream, positions, way)
+        return _pixel_filling(subject, item, stream, patches(item) if has_inline_picture(item) else positions, way)
     if way in _TOKENS:
         token = mask_ids(subject.processor)[way]
         if token is None:
             raise ValueError(f"the tokenizer of {subject.name} has no {way} token; use another mask, as 'zero'")
         key = str(ids_of(batch.tensors, tuple(batch.streams), stream))
-        return _Filling(key, positions, np.asarray(token, item.tensors[key].dtype))
+        fill = np.full(len(positions), token, item.tensors[key].dtype)
+        if has_inline_picture(item):  # patches are hidden in the picture, and their tokens stay
+            of_picture = np.isin(positions, patches(item))
+            fill[of_picture] = item.tensors[key][of_picture]
+        return _Filling(key, positions, fill)
     site = subject.sites(batch, "word").get(stream)
     if site is None or (site.where != "tensor" and kind == "vectors"):
         raise ValueError(f"where the {stream} of {subject.name} enters was not found; use mask='delete'")
@@ -211,13 +221,13 @@ def _pixel_filling(subject: Subject, item: Input, stream: str, positions: np.nda
     key = str(_pixels(item, stream))
     pixels = item.tensors[key]
     grid = item.grid if on_grid(item, stream) else None
-    patches = positions[~item.special[positions]]
-    if grid is None or grid[0] * grid[1] != len(patches):
+    on_it = positions[~item.special[positions]]
+    if grid is None or grid[0] * grid[1] != len(on_it):
         raise ValueError(
             f"a picture is hidden patch by patch, and that of {subject.name} has no grid; give one in encode="
         )
     height, width = pixels.shape[1:]
-    feature = patches[patch_of_pixels(height, width, grid)]  # (height, width)
+    feature = on_it[patch_of_pixels(height, width, grid)]  # (height, width)
     if way == "black":
         fill = _black(subject).reshape(-1, 1, 1)
     elif way == "blur":

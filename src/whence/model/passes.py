@@ -195,6 +195,7 @@ class Pass:
             seen=rules.seen if rules is not None else None,
             outputs=outputs,
             connections=structure.connections if structure else (),
+            apart=structure.apart if structure else (),
             change=self._change,
         )
 

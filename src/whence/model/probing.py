@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -43,6 +43,16 @@ class Probe:
     around: list[dict[str, int]]  # for each attention, the modules around it and the numbers of their calls
     times: list[int]  # for each attention, how many calls of any module had begun before it
     outputs: Any
+    apart: frozenset[str] = frozenset()  # modules whose attention was left out
+
+    def without(self, apart: frozenset[str]) -> Probe:
+        """The notes without the attention of some modules."""
+        kept = [n for n, record in enumerate(self.records) if record.module not in apart]
+        records = [self.records[n] for n in kept]
+        for order, record in enumerate(records):
+            record.order = order
+        around, times = [self.around[n] for n in kept], [self.times[n] for n in kept]
+        return replace(self, records=records, around=around, times=times, apart=apart)
 
 
 def probe(model: nn.Module, batch_size: int, run: Callable[[], Any]) -> Probe:

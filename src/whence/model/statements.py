@@ -15,7 +15,7 @@ import numpy as np
 from whence.core.inputs import Input, Target
 from whence.core.wording import shown
 from whence.model import encoding
-from whence.model.batching import cut
+from whence.model.batching import cut, tensors_up_to
 from whence.model.decoding import without_closing
 from whence.model.places import occurrences
 from whence.model.subject import Subject
@@ -39,7 +39,7 @@ def statement_rows(subject: Subject, item: Input, wanted: Any) -> list[Row]:
                 f"{wanted!r} contrasts answers to a prompt, and a continuation came; leave it out, or write "
                 "\"statement('...', against='...')\" for a part of it"
             )
-        if subject.task != "causal-lm":
+        if not subject.decoder_only:
             raise ValueError(
                 f"answers are contrasted after a prompt, and {subject.name} reads a source; give an output, and "
                 "\"statement('...', against='...')\" as the target"
@@ -70,7 +70,7 @@ def _of_answers(subject: Subject, item: Input, spec: Spec) -> bool:
     if len(texts) < len(spec.arguments) or len(texts) != 2:
         return False
     named = [[id for id, _ in subject.pieces(text)] for text in texts]
-    if item.generated or subject.task != "causal-lm":
+    if item.generated or not subject.decoder_only:
         return any(len(ids) > 1 for ids in named)
     return any(len(ids) > 1 or _ids(subject, item, text) != ids for text, ids in zip(texts, named, strict=True))
 
@@ -133,10 +133,7 @@ def _row(item: Input, first: int, last: int, kind: str) -> Row:
     """The input up to the last token of a statement, marked to be read at the statement's tokens, and its target."""
     end, decoder = last + 1, "decoder_input_ids" in item.tensors
     before = item.streams.index("target") if decoder else 0  # the tokens of the encoder
-    tensors = {
-        name: array[: end - before] if name.startswith("decoder") == decoder and array.ndim else array
-        for name, array in item.tensors.items()
-    }
+    tensors = tensors_up_to(item, end - before)
     row = cut(item, end, item.streams[:end] if decoder else ("text",) * end, tensors)
     ids = tensors["decoder_input_ids" if decoder else "input_ids"]
     special, units = row.special.copy(), None if row.units is None else row.units.copy()
@@ -216,10 +213,7 @@ def _other(subject: Subject, item: Input, first: int, text: Any) -> Row:
     leading = " " if item.features[first].startswith(" ") and not text.startswith(" ") else ""
     decoder = "decoder_input_ids" in item.tensors
     start = item.streams.index("target") if decoder else 0
-    tensors = {
-        name: array[: first - start] if name.startswith("decoder") == decoder and array.ndim else array
-        for name, array in item.tensors.items()
-    }
+    tensors = tensors_up_to(item, first - start)
     prefix = cut(item, first, item.streams[:first] if decoder else ("text",) * first, tensors)
     before = tensors["decoder_input_ids" if decoder else "input_ids"].tolist()
     ids = encoding.going_on(subject.processor, before, leading + text, target=decoder)

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whence.core.inputs import Input
+from whence.core.inputs import Input, has_inline_picture
 from whence.core.tasks import TASKS
 from whence.model import batching, encoding
-from whence.model.batching import Batch, buckets, collate, cut, enough_tokens, kind_of
+from whence.model.batching import Batch, buckets, collate, cut, enough_tokens, kind_of, tensors_up_to
 from whence.model.closing import Change, WeightsEdit
 from whence.model.decoding import cut_to, generated, start_token
 from whence.model.discovery import At, Discovery, Structure, find_layout, no_attention
 from whence.model.forward import Forward
 from whence.model.interventions import change_of, noted, tapped, view, with_ignored
-from whence.model.lengths import Side, check_ids, most_tokens
+from whence.model.lengths import Side, check_ids, most_tokens, text_config
 from whence.model.loan import attention_path, configs, fingerprint, lent
 from whence.model.passes import Pass, Request, Streams, Trace, replaced, states_seen
 from whence.model.places import with_places
@@ -89,6 +89,11 @@ class Subject:
         return TASKS[self.task].generates
 
     @property
+    def decoder_only(self) -> bool:
+        """Whether the model reads one text from left to right and writes on at its end."""
+        return self.task in ("causal-lm", "image-text-lm")
+
+    @property
     def reads(self) -> str:
         """What is decided at single tokens: "token" a label, "mask" a word, "span" an answer; "" nothing."""
         return TASKS[self.task].reads
@@ -115,13 +120,13 @@ class Subject:
     @property
     def heads(self) -> int:
         """How many attention heads a layer has, where the config says so; else 1."""
-        heads = getattr(getattr(self.model, "config", None), "num_attention_heads", None)
+        heads = getattr(text_config(self.model, self.decoder_only), "num_attention_heads", None)
         return heads if isinstance(heads, int) else 1
 
     @property
     def width(self) -> int:
         """How wide a token's state is, where the config says so; else 512."""
-        return getattr(getattr(self.model, "config", None), "hidden_size", None) or 512
+        return getattr(text_config(self.model, self.decoder_only), "hidden_size", None) or 512
 
     @property
     def multi_label(self) -> bool:
@@ -159,7 +164,7 @@ class Subject:
 
     def name_of(self, index: int) -> str:
         """The label of a class, or the text of a token."""
-        if self.predicts_tokens and index >= 0:
+        if self.predicts_tokens and index >= 0 and self._tokenizer is not None:
             return encoding.readable(self._tokenizer, [index])[0]
         return self.labels[index] if self.labels and index < len(self.labels) else str(index)
 
@@ -194,13 +199,13 @@ class Subject:
         guess = next(reversed(self._layouts.values()), None)  # most pictures have the shape of the last one
         item = self._without_unused(encoding.encode(raw, **options, image_layout=guess))
         check_ids(self.model, self._tokenizer, self.name, item)
-        if "pixel_values" in item.tensors and self._encode is None and self._layout(item) != guess:
+        own_stream = "pixel_values" in item.tensors and not has_inline_picture(item)
+        if own_stream and self._encode is None and self._layout(item) != guess:
             item = self._without_unused(encoding.encode(raw, **options, image_layout=self._layout(item)))
         item = with_places(item, self.reads, self.mask_ids["mask"]) if self.reads else item
         wanted = encoding.generation_of(raw, self.generates and self._encode is None)
-        if wanted == encoding.Generation() and names_answers(target):
-            wanted = None
-        if truncate and wanted and self.task == "causal-lm" and (most := cut_to(item, wanted, self.max_length)):
+        wanted = None if wanted == encoding.Generation() and names_answers(target) else wanted
+        if truncate and wanted and self.decoder_only and (most := cut_to(item, wanted, self.max_length)):
             item = self._without_unused(encoding.encode(raw, **options | {"max_length": most}))
         if not item.generated and (self.task == "seq2seq-lm" or wanted is not None):
             start = self._start_token if self.task == "seq2seq-lm" else None
@@ -238,17 +243,12 @@ class Subject:
 
     def rows(self, item: Input) -> list[tuple[Input, int]]:
         """For every generated token, the Input that the model saw before it, and the token's id."""
-        rows = []
-        decoder = "decoder_input_ids" in item.tensors
+        decoder, rows = "decoder_input_ids" in item.tensors, []
+        ids = item.tensors["decoder_input_ids" if decoder else "input_ids"] if item.generated else ()
         for feature in item.generated:
-            key = "decoder_input_ids" if decoder else "input_ids"
             place = feature - (item.streams.count("source") if decoder else 0)
-            tensors = {
-                name: array[:place] if name.startswith("decoder") == decoder and array.ndim else array
-                for name, array in item.tensors.items()
-            }
             streams = item.streams[:feature] if decoder else ("text",) * feature
-            rows.append((cut(item, feature, streams, tensors), int(item.tensors[key][place])))
+            rows.append((cut(item, feature, streams, tensors_up_to(item, place)), int(ids[place])))
         return rows
 
     # ---- batches and targets -----------------------------------------------------------------------------------------

@@ -91,7 +91,8 @@ class Tap(TorchFunctionMode):
     `edit(record, weights, values)` returns the weights and values to use instead; `seen(record, weights, values,
     product, align)` is told of their product. The products of the blocks numbered in `outputs` are kept, as leaves of
     the graph where no graph leads to them. A `change` of all attention comes before `edit`. `connections` are the
-    streams of queries and keys of each block, in the order of the blocks, where they are known. In training,
+    streams of queries and keys of each block, in the order of the blocks, where they are known. Modules named in
+    `apart` attend within something that is no stream, and are not recorded. In training,
     `undropped` records weights as they were before dropout; the tensors themselves, from which the model went on, are
     kept in `before_dropout` of a record.
     """
@@ -109,8 +110,10 @@ class Tap(TorchFunctionMode):
         connections: Sequence[tuple[str, str]] = (),
         change: Change | None = None,
         undropped: bool = False,
+        apart: Container[str] = (),
     ) -> None:
         super().__init__()
+        self._apart = apart
         self._change = change
         self._softmax: Softmax | None = None  # the last one, where attention is changed
         self.records: list[AttentionRecord] = []
@@ -196,6 +199,8 @@ class Tap(TorchFunctionMode):
     ) -> Tensor:
         """Note weights (batch, head, query, key) and values (batch, head, key, width); return their product."""
         self._followed = {}
+        if self._apart and self._running_module() in self._apart:
+            return product(weights, values)
         record = self._record(weights)
         if self._change is not None:
             weights = self._change.changed(record, weights, self._softmax)
@@ -243,6 +248,10 @@ class Tap(TorchFunctionMode):
             record.layer = self._connections[: record.order].count((record.query, record.key))
         self.records.append(record)
         return record
+
+    def _running_module(self) -> str:
+        running = self._running_forwards()[0]
+        return self._names[id(running.f_locals["self"])] if running else ""
 
     def _running_forwards(self) -> tuple[Any, Any, Any]:
         """Frames of the running module's forward and of the forward that called it, and the running module's input."""

@@ -16,7 +16,8 @@ from whence.core.inputs import Input
 from whence.core.pictures import bounded, upright_rgb
 from whence.core.tasks import TASKS
 from whence.model.encoding.building import joined
-from whence.model.encoding.chats import answer_to, chat_of, encode_chat, template_of
+from whence.model.encoding.chats import answer_to, as_messages, chat_of, encode_chat, template_of
+from whence.model.encoding.inline_pictures import picture_token, with_picture, with_token
 from whence.model.encoding.outputs import with_continuation, with_output
 from whence.model.encoding.own import from_own_encoder
 from whence.model.encoding.parts import Generation, checked_text, generation_of, named_parts
@@ -64,6 +65,9 @@ def encode(
         part: checked_text(part, text) for part, text in parts.items() if part in TASKS[task].parts and part != "image"
     }
     inputs = []
+    inline = task == "image-text-lm"  # the picture's patches are tokens of the text
+    if inline:
+        parts, texts = _with_picture_token(parts, texts, processor)
     if "messages" in parts:
         inputs.append(
             _encoded_chat(parts["messages"], processor, task, (max_length, max_output), truncate, start_token)
@@ -73,10 +77,24 @@ def encode(
             encode_texts(tokenizer_of(processor, task), texts, (max_length, max_output), truncate, start_token)
         )
     if picture is not None:
-        inputs.append(encode_picture(processor, picture, image_layout, task))
+        if inline:
+            inputs[0] = with_picture(inputs[0], processor, picture, max_length)
+        else:
+            inputs.append(encode_picture(processor, picture, image_layout, task))
         parts["image"] = bounded(np.asarray(picture))
     given_by_name = isinstance(raw, dict | tuple)
     return replace(joined(*inputs), raw=parts if given_by_name else next(iter(parts.values())))
+
+
+def _with_picture_token(
+    parts: dict[str, Any], texts: dict[str, str], processor: Any
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The parts and texts of an input with the token of its picture, in the prompt or the first message."""
+    token = picture_token(processor)
+    if "prompt" in texts:
+        return parts, texts | {"prompt": with_token(texts["prompt"], token)}
+    first, *rest = as_messages(parts["messages"])
+    return parts | {"messages": [{**first, "content": with_token(first["content"], token)}, *rest]}, texts
 
 
 def _encoded_chat(

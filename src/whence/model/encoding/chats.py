@@ -42,7 +42,7 @@ class Chat:
 
 def chat_of(messages: Any, template: Any, name: str) -> Chat:
     """The chat of a list of messages; `template` is the tokenizer or processor that has one, `name` is for an error."""
-    messages = _checked(messages)
+    messages = as_messages(messages)
     if getattr(template, "chat_template", None) is None:
         raise ValueError(
             f"{name} has no chat template, so messages cannot be written as it reads them; give a text instead, as "
@@ -104,7 +104,7 @@ def encode_chat(tokenizer: Any, chat: Chat, limit: int | None, truncate: bool, *
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
-def _checked(messages: Any) -> list[dict[str, str]]:
+def as_messages(messages: Any) -> list[dict[str, str]]:
     """The messages with their texts as strings; an error for what is no list of messages."""
     if not isinstance(messages, (list, tuple)) or not 0 < len(messages) <= MAX_MESSAGES:
         raise ValueError(

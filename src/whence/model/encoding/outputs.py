@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from whence.core.inputs import Input
+from whence.core.inputs import Input, has_inline_picture
 from whence.model.encoding.building import as_input, joined
 from whence.model.encoding.features import NO_SPAN, Feature
+from whence.model.encoding.inline_pictures import extended
 from whence.model.encoding.tokenising import tokenised
 from whence.model.encoding.tokens import mask_ids, readable, tokenizer_of
 
@@ -26,7 +27,8 @@ def with_continuation(input: Input, ids: list[int], processor: Any, part: str) -
     tokenizer = tokenizer_of(processor, "causal-lm")
     features, text = _written(tokenizer, ids, part, special=False)
     all_ids = np.concatenate([input.tensors["input_ids"], ids])
-    tensors = {"input_ids": all_ids, "attention_mask": np.ones_like(all_ids)}
+    picture = extended(input.tensors, len(ids)) if has_inline_picture(input) else {}
+    tensors = picture | {"input_ids": all_ids, "attention_mask": np.ones_like(all_ids)}
     continued = as_input(features, "target", tensors, {part: text}, generated=tuple(range(len(features))))
     return joined(replace(input, tensors={}, streams=("source",) * len(input.features)), continued)
 

@@ -41,7 +41,8 @@ def _as_input(raw: Any, given: Mapping[str, Any]) -> Input:
     streams = tuple(stream for stream, names in features.items() for _ in names)
     grid, image = given.get("grid"), given.get("image")
     if grid is not None:
-        _check_grid(grid, [stream for stream, is_special in zip(streams, special, strict=True) if not is_special])
+        places = [part if part == "image" else stream for stream, part in zip(streams, columns["parts"], strict=True)]
+        _check_grid(grid, [place for place, is_special in zip(places, special, strict=True) if not is_special])
     return Input(
         raw=_array("raw", raw) if hasattr(raw, "detach") else raw,
         features=tuple(name for names in features.values() for name in names),

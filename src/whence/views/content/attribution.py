@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from whence.core.geometry import grid_scores
-from whence.core.inputs import Input, Target
+from whence.core.inputs import Input, Target, has_inline_picture
 from whence.core.looks import Look
 from whence.core.results import Attribution
 from whence.core.wording import counted
@@ -130,6 +130,8 @@ def row_names(a: Attribution) -> list[str]:
 def sections(x: Input, indices: Iterable[int]) -> list[tuple[str, list[int]]]:
     """The features by the text they belong to, in reading order; special tokens join their neighbours."""
     labels = [part or ("" if x.special[i] else x.streams[i]) for i, part in enumerate(x.parts)]
+    if has_inline_picture(x):  # patches are shown on the picture
+        labels = ["" if label == "image" else label for label in labels]
     order = range(len(labels))
     for walk in (order[1:], order[-2::-1]):  # from the left, then for leading special tokens from the right
         step = -1 if walk.step > 0 else 1

@@ -94,10 +94,20 @@ def test_an_eager_path_that_computes_something_else_is_told(alibi: bool) -> None
         any("something else on the eager path" in note for note in a.notes)
         for a in (
             whence.explain(s, PROMPTS[0], method)
-            for method in ("attention", "gae", "gradient_x_input", "leave_one_out")
+            for method in ("attention", "gae", "lrp", "attnlrp", "gradient_x_input", "leave_one_out")
         )
     ]
-    assert told == [differs, differs, False, False]
+    assert told == [differs, differs, differs, differs, False, False]
+
+
+def test_what_follows_another_computation_is_refused_with_what_to_do() -> None:
+    s = falcon(alibi=True)
+    own, eager = (s.logits(s.batch([s.encode(PROMPTS[0])]), path=path) for path in (None, "eager"))
+    if torch.allclose(own, eager, atol=1e-3):
+        pytest.skip("this version of transformers computes the same on both paths")
+    with pytest.raises(ValueError, match="attn_implementation='eager'") as error:
+        whence.explain(s, PROMPTS[0], "decompx")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt-neox", "llama", "mistral", "gpt-oss", "gemma3"])

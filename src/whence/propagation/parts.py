@@ -23,12 +23,12 @@ from whence.propagation.operations import (
     DIVIDE,
     HOMOGENEOUS,
     JOIN,
-    LINEAR,
     MULTIPLY,
     NORM,
     PRODUCT,
     SUBTRACT,
     ByActivation,
+    is_linear,
     linear_of,
     norm_of,
     slope,
@@ -118,7 +118,7 @@ class Parts(ByActivation):
 
     def _after(self, func: Any, args: Any, kwargs: Any, known: list[Tensor], parts: dict[int, Any], out: Any) -> Any:
         """The parts of an operation's result; `parts` are those that its operands had before, by `id`."""
-        if func in LINEAR:
+        if is_linear(func, args):
             x, weight, bias = linear_of(func, args, kwargs)
             linear = self.projected(x, weight, bias) if id(x) in parts else None
             return linear and self.by_rows(linear, [(x, parts[id(x)])], [], out)

@@ -13,7 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from whence.model.tap import Align, AttentionRecord
 from whence.propagation.deferred import ChosenRows, Deferred, DeferredRows, DeferredWhole
-from whence.propagation.operations import LINEAR, VIEW, linear_of
+from whence.propagation.operations import VIEW, is_linear, linear_of
 from whence.propagation.parts import ELSEWHERE, Operand, Parts, swapped, tensors_in
 from whence.propagation.sums_of_parts import add_rest, check_sum, diagonal, fits, linear_map, with_rest
 
@@ -123,6 +123,8 @@ class Sources(Parts):
         x, other = (a, b) if id(a) in parts else (b, a)
         if isinstance(other, Tensor) and other.requires_grad:  # it depends on the sources, and its parts are not known
             return None
+        if x in self._attended:  # a bias of the output projection that is added by itself
+            self._attended[out] = True
         signs = (1, sign) if x is a else (sign, 1)
         return self.by_rows(partial(_with_constant, signs=signs), [(x, parts[id(x)])], [other], out)
 
@@ -142,7 +144,7 @@ class Sources(Parts):
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in LINEAR and self._writes_words(*linear_of(func, args, kwargs)):
+        if is_linear(func, args) and self._writes_words(*linear_of(func, args, kwargs)):
             out = func(*args, **kwargs)
             self._words[out] = linear_of(func, args, kwargs)
             return out
@@ -160,7 +162,7 @@ class Sources(Parts):
                 return out
             self._parts[words] = self.by_rows(linear, [(x, parts)], [], words)
         out = super().__torch_function__(func, kinds, args, kwargs)
-        if (func in VIEW or func in LINEAR) and any(tensor in self._attended for tensor in given):
+        if (func in VIEW or is_linear(func, args)) and any(tensor in self._attended for tensor in given):
             for tensor in out if isinstance(out, (tuple, list)) else (out,):
                 self._attended[tensor] = True
         return out

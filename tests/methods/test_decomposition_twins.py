@@ -29,6 +29,7 @@ from whence.propagation import deferred, source_parts, sums_of_parts
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 DECIDING = {"bert": 0, "distilbert": 0, "vit": 0, "gpt2": -1, "llama": -1, "bloom": -1, "falcon": -1}
+EXPERTS = ["mixtral", "qwen3-moe"]
 PARALLEL = ["falcon-multi-query", "falcon-grouped"]
 TOLERANCE = {(name, dtype): close for name in DECIDING for dtype, close in ((SINGLE, 1e-5), (DOUBLE, 1e-10))}
 CASES = list(TOLERANCE)
@@ -700,12 +701,12 @@ def test_a_contrast_is_divided_as_its_logits_are() -> None:
 
 # ---- frozen models ---------------------------------------------------------------------------------------------------
 
-GATED = {"llama", "llama-classifier", "qwen3", "gemma2", "gemma3", "mistral", "modernbert"}
+GATED = {"llama", "llama-classifier", "qwen3", "gemma2", "gemma3", "mistral", "modernbert", *EXPERTS}
 FROZEN = [
     *("bert", "roberta", "albert", "electra", "modernbert", "deberta-v2", "xlnet", "mpnet", "gpt2-classifier", "vit"),
     *("llama-classifier", "deit", "deit-teacher", "dinov2", "dinov2-registers", "beit", "gpt2", "gpt-neox", "gptj"),
     *("llama", "qwen3", "gemma2", "gemma3", "mistral", "from-scratch", "torch-encoder", "torch-sdpa"),
-    *("bloom", "falcon", "falcon-alibi", *PARALLEL),
+    *("bloom", "falcon", "falcon-alibi", *PARALLEL, *EXPERTS),
 ]
 
 
@@ -852,6 +853,7 @@ class Odd(nn.Module):
         pytest.param(lambda x: x.sin(), id="another path"),
         pytest.param(overwritten, id="in place"),
         pytest.param(lambda x: x + x.sin(), id="a branch"),
+        pytest.param(lambda x: x.sin().index_add(1, torch.arange(x.shape[1]), x), id="rows added"),
     ],
 )
 @pytest.mark.parametrize("rule", ["absdot", "none"])
@@ -863,6 +865,20 @@ def test_what_is_not_followed_gives_no_number(change: Callable[[Tensor], Tensor]
     with pytest.raises(ValueError, match=r"; .*use ") as error:
         whence.explain(of, made.inputs[0], method=f"decompx(bias={rule!r})")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("method", ["decompx", "globenc", "alti"])
+@pytest.mark.parametrize("name", EXPERTS)
+def test_experts_however_they_are_computed(name: str, method: str) -> None:
+    """One after the other, in groups of rows, or every row with a matrix of its own."""
+    found = []
+    for way in ("eager", "grouped_mm", "batched_mm"):
+        made = fresh(name)
+        model: Any = made.model
+        model.config._experts_implementation = way
+        found.append(whence.explain(whence.wrap(model, made.processor), made.inputs[0], method).scores)
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-3, atol=1e-5)
 
 
 def test_experts_that_are_not_followed_give_no_number() -> None:

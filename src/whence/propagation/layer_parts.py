@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from whence.model.tap import Align, AttentionRecord
-from whence.propagation.operations import JOIN, VIEW, is_linear, linear_of
+from whence.propagation.operations import JOIN, PRODUCT, VIEW, is_linear, linear_of
 from whence.propagation.parts import ELSEWHERE, Parts, swapped, tensors_in
 from whence.propagation.sums_of_parts import add_rest, check_sum, diagonal, with_rest
 
@@ -140,8 +140,12 @@ class Layers(Parts):
 
     # ---- the end of a stage ------------------------------------------------------------------------------------------
 
-    def projected(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    def projected(self, x: Tensor, linear: Callable[[Tensor], Tensor]) -> None:
         return None  # queries, keys, values and the feed-forward part are not followed
+
+    def mapped(self, func: Any, args: Any, kwargs: Any, x: Tensor, parts: Any, out: Any) -> Any:
+        """As `projected`, where a linear layer is written as a product, as those of experts may be."""
+        return None if func in PRODUCT else super().mapped(func, args, kwargs, x, parts, out)
 
     def summed(self, minus: bool, args: Any, parts: dict[int, Any], out: Tensor) -> Tensor | None:
         a, b = args[0], args[1]

@@ -20,6 +20,9 @@ MULTIPLY = {torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__}
 MATRIX_PRODUCT = {torch.matmul, Tensor.matmul, Tensor.__matmul__}
 PRODUCT = {*MATRIX_PRODUCT, torch.bmm, Tensor.bmm, torch.einsum}
 LINEAR = {F.linear, torch.addmm}  # `is_linear` knows further ones
+# x (row, in) times one matrix of (matrix, in, out) for every group of rows; torch has had it under both names
+GROUPED_PRODUCT = {getattr(at, name) for at, name in ((F, "grouped_mm"), (torch, "_grouped_mm")) if hasattr(at, name)}
+INDEX_ADD = {torch.index_add, Tensor.index_add, Tensor.index_add_}
 CONVOLUTION = {torch.conv1d, torch.conv2d, torch.conv3d}
 JOIN = {torch.cat, torch.concat, torch.stack}
 NORM = {F.layer_norm, torch.layer_norm, F.rms_norm}

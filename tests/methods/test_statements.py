@@ -161,6 +161,26 @@ def test_answers_against_each_other() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bart"])
+def test_a_space_that_is_a_token_of_its_own_belongs_to_the_statement(name: str) -> None:
+    """As it does where a tokenizer has the word and its space in one token."""
+    s, raw = subject_of(name), raw_of(name)
+    given = {key: value if key in ("prompt", "source") else f"{value} Qx." for key, value in raw.items()}
+    whole, other = (
+        s.encode({key: value.replace(" Qx.", new) for key, value in given.items()}) for new in (" Qx.", " house")
+    )
+    space = max(number for number, feature in enumerate(whole.features) if feature == " ")
+    assert whole.features[space : space + 4] == (" ", "Q", "x", ".") and other.features[space] == " house"
+    right = log_p(name, whole, np.zeros(len(whole.features), bool), space, space + 3)
+    against = log_p(name, other, np.zeros(len(other.features), bool), space, space)
+    for text in (" Qx.", "Qx."):
+        a = whence.explain(s, given, "random", f"statement({text!r})")
+        assert a.output == pytest.approx(right, abs=1e-3) and str(a.target).endswith("'Qx.'")
+    assert len(whence.explain(s, given, "random", "statement('x.')").input.answer) == 2
+    both = whence.explain(s, given, "leave_one_out", "statement('Qx.', against='house')")
+    assert both.output == pytest.approx(right - against, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bart"])
 @pytest.mark.parametrize("method", ["lime", "context_cite", "shap(algorithm='permutation')"])
 def test_answers_against_each_other_have_the_same_ablations(
     name: str, method: str, monkeypatch: pytest.MonkeyPatch

@@ -28,7 +28,9 @@ from families import fresh, gpt2_tokenizer, kept_in, plain_inputs
 from whence.propagation import deferred, source_parts, sums_of_parts
 
 SINGLE, DOUBLE = torch.float32, torch.float64
-DECIDING = {"bert": 0, "distilbert": 0, "vit": 0, "gpt2": -1, "llama": -1}
+DECIDING = {"bert": 0, "distilbert": 0, "vit": 0, "gpt2": -1, "llama": -1, "bloom": -1, "falcon": -1}
+EXPERTS = ["mixtral", "qwen3-moe"]
+PARALLEL = ["falcon-multi-query", "falcon-grouped"]
 TOLERANCE = {(name, dtype): close for name in DECIDING for dtype, close in ((SINGLE, 1e-5), (DOUBLE, 1e-10))}
 CASES = list(TOLERANCE)
 FAR = 1e-3
@@ -45,6 +47,10 @@ def gelu(u: np.ndarray) -> np.ndarray:
 
 def gelu_of_gpt2(u: np.ndarray) -> np.ndarray:
     return u * (1 + np.tanh(np.sqrt(2 / np.pi) * (u + 0.044715 * u**3))) / 2
+
+
+def gelu_of_bloom(u: np.ndarray) -> np.ndarray:
+    return u * (1 + np.tanh(0.79788456 * u * (1 + 0.044715 * u**2))) / 2
 
 
 def silu(u: np.ndarray) -> np.ndarray:
@@ -105,6 +111,7 @@ class Model:
     post: bool  # norms follow the sums
     head: list[Linear | Norm | Function]  # from the last state of the deciding token to the logits
     token: int
+    parallel: bool = False  # attention and feed-forward part read the same state
 
 
 def array(tensor: Tensor) -> np.ndarray:
@@ -211,7 +218,51 @@ def llama(m: Any) -> Model:
     return Model(layers, False, [norm(m.model.norm), linear(m.lm_head)], -1)
 
 
-READ = {"bert": bert, "distilbert": distilbert, "vit": vit, "gpt2": gpt2, "llama": llama}
+def value_rows(fused: Linear, groups: int, size: int) -> Linear:
+    """The values of fused queries, keys and values: the last head of every group."""
+    W, b = fused.W.reshape(groups, -1, size, fused.W.shape[1]), fused.b.reshape(groups, -1, size)
+    return Linear(W[:, -1].reshape(-1, fused.W.shape[1]), b[:, -1].reshape(-1))
+
+
+def bloom(m: Any) -> Model:
+    layers = [
+        layer(
+            value_rows(linear(x.self_attention.query_key_value), 4, 8),
+            linear(x.self_attention.dense),
+            (norm(x.input_layernorm), norm(x.post_attention_layernorm)),
+            linear(x.mlp.dense_h_to_4h),
+            gelu_of_bloom,
+            linear(x.mlp.dense_4h_to_h),
+        )
+        for x in m.transformer.h
+    ]
+    return Model(layers, False, [norm(m.transformer.ln_f), linear(m.lm_head)], -1)
+
+
+FALCON_NORMS = ("input_layernorm", "ln_attn", "post_attention_layernorm", "ln_mlp")
+
+
+def falcon(m: Any) -> Model:
+    config = m.config
+    groups = config.num_kv_heads if config.new_decoder_architecture else 1 if config.multi_query else 4
+    layers = [
+        layer(
+            value_rows(linear(x.self_attention.query_key_value), groups, 8),
+            linear(x.self_attention.dense),
+            (norms[0], norms[-1]),  # one norm may serve both parts
+            linear(x.mlp.dense_h_to_4h),
+            gelu,
+            linear(x.mlp.dense_4h_to_h),
+        )
+        for x in m.transformer.h
+        for norms in [[norm(getattr(x, name)) for name in FALCON_NORMS if hasattr(x, name)]]
+    ]
+    head: list[Any] = [norm(m.transformer.ln_f), linear(m.lm_head)]
+    return Model(layers, False, head, -1, config.parallel_attn)
+
+
+READ = {"bert": bert, "distilbert": distilbert, "vit": vit, "gpt2": gpt2, "llama": llama, "bloom": bloom}
+READ |= dict.fromkeys(("falcon", *PARALLEL), falcon)
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,8 +361,10 @@ def mixed(side: Plain, number: int, wrong: str = "") -> np.ndarray:
 @cache
 def between(side: Plain, number: int) -> np.ndarray:
     """The state between attention and the feed-forward part: (i, width)"""
-    y = sums(side, number)
-    return np.array([side.model.layers[number].norms[0](y_i) for y_i in y]) if side.model.post else y
+    y, part = sums(side, number), side.model.layers[number]
+    if side.model.parallel:
+        return y + np.array([part.feed_forward(part.norms[1](x)) for x in side.states[number]])
+    return np.array([part.norms[0](y_i) for y_i in y]) if side.model.post else y
 
 
 def slope(act: Function, u: np.ndarray, wrong: str = "") -> np.ndarray:
@@ -539,6 +592,13 @@ def test_twins(name: str, dtype: torch.dtype, spec: str) -> None:
         assert distance(np.ravel(a.scores), twin(side)) <= TOLERANCE[name, dtype]
 
 
+@pytest.mark.parametrize("spec", ["value_norms", "residual_norms", "globenc", "alti"])
+@pytest.mark.parametrize("name", PARALLEL)
+def test_twins_where_attention_and_feed_forward_part_are_parallel(name: str, spec: str) -> None:
+    for a, side in zip(explained(name, DOUBLE, spec), sides(name, DOUBLE), strict=True):
+        assert distance(np.ravel(a.scores), TWINS[spec][0](side)) <= 1e-10
+
+
 @pytest.mark.parametrize("name", ["bert", "distilbert", "gpt2", "llama"])
 def test_the_batch_is_padded(name: str) -> None:
     of = subject(name, SINGLE)
@@ -641,11 +701,12 @@ def test_a_contrast_is_divided_as_its_logits_are() -> None:
 
 # ---- frozen models ---------------------------------------------------------------------------------------------------
 
-GATED = {"llama", "llama-classifier", "qwen3", "gemma2", "gemma3", "mistral", "modernbert"}
+GATED = {"llama", "llama-classifier", "qwen3", "gemma2", "gemma3", "mistral", "modernbert", *EXPERTS}
 FROZEN = [
     *("bert", "roberta", "albert", "electra", "modernbert", "deberta-v2", "xlnet", "mpnet", "gpt2-classifier", "vit"),
     *("llama-classifier", "deit", "deit-teacher", "dinov2", "dinov2-registers", "beit", "gpt2", "gpt-neox", "gptj"),
     *("llama", "qwen3", "gemma2", "gemma3", "mistral", "from-scratch", "torch-encoder", "torch-sdpa"),
+    *("bloom", "falcon", "falcon-alibi", *PARALLEL, *EXPERTS),
 ]
 
 
@@ -661,7 +722,8 @@ class Frozen(TorchFunctionMode):
         self.inside = 0
         for name, module in model.named_modules():
             kind = type(module).__module__
-            if kind in ("torch.nn.modules.activation", "transformers.activations") and not list(module.parameters()):
+            known = kind in ("torch.nn.modules.activation", "transformers.activations")
+            if (known and not list(module.parameters())) or type(module).__name__ == "BloomGelu":
                 module.register_forward_pre_hook(self.enters)
                 module.register_forward_hook(partial(self.leaves, gate=gated and "mlp" in name))
 
@@ -777,12 +839,12 @@ def overwritten(x: Tensor) -> Tensor:
 class Odd(nn.Module):
     """An operation that no decomposition follows, between the layers and the head."""
 
-    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, change: Callable[[Tensor], Tensor], norm: nn.Module) -> None:
         super().__init__()
-        self.change = change
+        self.change, self.norm = change, norm
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.change(x)
+        return self.norm(self.change(x))
 
 
 @pytest.mark.parametrize(
@@ -791,17 +853,32 @@ class Odd(nn.Module):
         pytest.param(lambda x: x.sin(), id="another path"),
         pytest.param(overwritten, id="in place"),
         pytest.param(lambda x: x + x.sin(), id="a branch"),
+        pytest.param(lambda x: x.sin().index_add(1, torch.arange(x.shape[1]), x), id="rows added"),
     ],
 )
 @pytest.mark.parametrize("rule", ["absdot", "none"])
 def test_what_is_not_followed_gives_no_number(change: Callable[[Tensor], Tensor], rule: str) -> None:
     made = fresh("from-scratch")
-    made.model.norm = nn.Sequential(Odd(change), made.model.norm)
+    made.model.norm = Odd(change, made.model.norm)
     of = whence.wrap(made.model, made.processor, **made.kwargs)
     assert np.isfinite(whence.explain(of, made.inputs[0], method="gradient_x_input").scores).all()
     with pytest.raises(ValueError, match=r"; .*use ") as error:
         whence.explain(of, made.inputs[0], method=f"decompx(bias={rule!r})")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("method", ["decompx", "globenc", "alti"])
+@pytest.mark.parametrize("name", EXPERTS)
+def test_experts_however_they_are_computed(name: str, method: str) -> None:
+    """One after the other, in groups of rows, or every row with a matrix of its own."""
+    found = []
+    for way in ("eager", "grouped_mm", "batched_mm"):
+        made = fresh(name)
+        model: Any = made.model
+        model.config._experts_implementation = way
+        found.append(whence.explain(whence.wrap(model, made.processor), made.inputs[0], method).scores)
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-3, atol=1e-5)
 
 
 def test_experts_that_are_not_followed_give_no_number() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers as hf
@@ -62,7 +63,7 @@ def test_the_note_is_there_at_a_level_and_beside_ignored_words() -> None:
     assert said(whence.explain(s, PROMPTS[1], "gae", ignore=["film"]))
 
 
-def falcon(alibi: bool) -> whence.Subject:
+def falcon(alibi: bool, path: str = "sdpa") -> whence.Subject:
     """A Falcon; with ALiBi, transformers' eager path adds the bias twice."""
     tokenizer = qwen_tokenizer()
     size: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_hidden_size": 64}
@@ -70,6 +71,7 @@ def falcon(alibi: bool) -> whence.Subject:
         vocab_size=len(tokenizer),
         **size,
         alibi=alibi,
+        attn_implementation=path,
         multi_query=False,
         parallel_attn=False,
         new_decoder_architecture=False,
@@ -94,10 +96,26 @@ def test_an_eager_path_that_computes_something_else_is_told(alibi: bool) -> None
         any("something else on the eager path" in note for note in a.notes)
         for a in (
             whence.explain(s, PROMPTS[0], method)
-            for method in ("attention", "gae", "gradient_x_input", "leave_one_out")
+            for method in ("attention", "gae", "lrp", "attnlrp", "gradient_x_input", "leave_one_out")
         )
     ]
-    assert told == [differs, differs, False, False]
+    assert told == [differs, differs, differs, differs, False, False]
+
+
+def test_what_follows_another_computation_is_refused_with_what_to_do() -> None:
+    s = falcon(alibi=True)
+    own, eager = (s.logits(s.batch([s.encode(PROMPTS[0])]), path=path) for path in (None, "eager"))
+    if torch.allclose(own, eager, atol=1e-3):
+        pytest.skip("this version of transformers computes the same on both paths")
+    with pytest.raises(ValueError, match="attn_implementation='eager'") as error:
+        whence.explain(s, PROMPTS[0], "decompx")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("method", ["value_norms", "globenc", "alti", "decompx"])
+def test_decompositions_are_the_same_on_either_path(method: str) -> None:
+    fused, eager = (whence.explain(falcon(False, path), PROMPTS[0], method) for path in ("sdpa", "eager"))
+    np.testing.assert_allclose(fused.scores, eager.scores, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt-neox", "llama", "mistral", "gpt-oss", "gemma3"])

@@ -12,6 +12,7 @@ import torch
 import whence
 from families import family, fresh, subject_of
 from whence.core.inputs import Input, unmerged
+from whence.model.masked_runs import Ask, MaskedRuns
 
 PROMPT = "the film was good. nobody laughed. the weather was"
 OUTPUT = "cold and the house was warm"
@@ -157,6 +158,48 @@ def test_answers_against_each_other() -> None:
         whence.explain(s, prompt, "attention", "contrast('the jokes', 'the old man')")
     with pytest.raises(ValueError, match="cannot be scored; score a statement"):
         whence.score(s, both, "deletion")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bart"])
+def test_a_space_that_is_a_token_of_its_own_belongs_to_the_statement(name: str) -> None:
+    """As it does where a tokenizer has the word and its space in one token."""
+    s, raw = subject_of(name), raw_of(name)
+    given = {key: value if key in ("prompt", "source") else f"{value} Qx." for key, value in raw.items()}
+    whole, other = (
+        s.encode({key: value.replace(" Qx.", new) for key, value in given.items()}) for new in (" Qx.", " house")
+    )
+    space = max(number for number, feature in enumerate(whole.features) if feature == " ")
+    assert whole.features[space : space + 4] == (" ", "Q", "x", ".") and other.features[space] == " house"
+    right = log_p(name, whole, np.zeros(len(whole.features), bool), space, space + 3)
+    against = log_p(name, other, np.zeros(len(other.features), bool), space, space)
+    for text in (" Qx.", "Qx."):
+        a = whence.explain(s, given, "random", f"statement({text!r})")
+        assert a.output == pytest.approx(right, abs=1e-3) and str(a.target).endswith("'Qx.'")
+    assert len(whence.explain(s, given, "random", "statement('x.')").input.answer) == 2
+    both = whence.explain(s, given, "leave_one_out", "statement('Qx.', against='house')")
+    assert both.output == pytest.approx(right - against, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bart"])
+@pytest.mark.parametrize("method", ["lime", "context_cite", "shap(algorithm='permutation')"])
+def test_answers_against_each_other_have_the_same_ablations(
+    name: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where one answer is longer, and so chance does not add to the difference of their scores."""
+    drawn: dict[tuple[int, ...], set[bytes]] = {}
+    values = MaskedRuns.values
+
+    def seen(self: MaskedRuns, items: list[Input], asks: list[Ask], *rest: Any) -> Any:
+        for item, ask in zip(items, asks, strict=True):
+            count = len(item.features) - len(item.answer)
+            drawn.setdefault(item.answer, set()).update(row[:count].tobytes() for row in ask.keep)
+        return values(self, items, asks, *rest)
+
+    monkeypatch.setattr(MaskedRuns, "values", seen)
+    raw, target = raw_of(name), "statement('house', against='old man was singing')"
+    a = whence.explain(subject_of(name), raw, method, target)
+    one, other = drawn.values()
+    assert one == other and len(one) > 10 and a.scores.any()
 
 
 @pytest.mark.parametrize("name", [*CAUSAL, *DECODERS, "marian"])

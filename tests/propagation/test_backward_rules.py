@@ -16,7 +16,7 @@ import whence
 from families import fresh, kept_in, plain_inputs
 from relevance_cases import without_biases
 from whence.propagation.backward_rules import Conserving, Positive
-from whence.propagation.operations import ACTIVATION, MULTIPLY, NORM, through
+from whence.propagation.operations import ACTIVATION, MULTIPLY, NORM, is_elementwise, through
 
 SINGLE, DOUBLE = torch.float32, torch.float64
 # without biases, relevance sums to the output up to rounding, relative to the sum of absolute relevance
@@ -27,7 +27,9 @@ KEPT = {SINGLE: 1e-5, DOUBLE: 1e-12}
 
 
 @pytest.mark.parametrize("dtype", [SINGLE, DOUBLE], ids=str)
-@pytest.mark.parametrize("name", ["bert", "vit", "llama", "t5", "gpt2", "gemma3", "gemma2", "qwen3", "bart", "clip"])
+@pytest.mark.parametrize(
+    "name", ["bert", "vit", "llama", "t5", "gpt2", "gemma3", "gemma2", "qwen3", "bart", "clip", "bloom"]
+)
 def test_without_biases_relevance_sums_to_the_output(name: str, dtype: torch.dtype) -> None:
     subject = without_biases(name, dtype)
     with kept_in(dtype):
@@ -234,6 +236,83 @@ def test_activations_pass_relevance_on(function: Any) -> None:
     x, u = drawn(20), drawn(20, seed=1)
     (found,) = relevance(Conserving(), function, u, x)
     torch.testing.assert_close(found, u * function(x))
+
+
+class ByHand(nn.Module):
+    """A module that is one function."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class OwnGradient(torch.autograd.Function):
+    """A GELU whose operations the graph does not show, as that of BLOOM."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return F.gelu(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            return torch.autograd.grad(F.gelu(x), x, gradients[0])[0]
+
+
+BY_HAND = {
+    "relu": lambda x: x.clamp(min=0),
+    "gelu": lambda x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.044715 * x**3))),
+    "squared relu": lambda x: F.relu(x) ** 2,
+    "swish": lambda x: x * torch.sigmoid(x),
+    "own gradient": OwnGradient.apply,
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_activations_written_by_hand_pass_relevance_on(name: str) -> None:
+    module, x, u, rules = ByHand(BY_HAND[name]), drawn(3, 4, 5), drawn(3, 4, 5, seed=1), Conserving()
+    leaf = x.clone().requires_grad_()
+    with rules.on(module):
+        out = module(leaf)
+    torch.testing.assert_close(out, BY_HAND[name](x))
+    (gradient,) = torch.autograd.grad(out, leaf, u)
+    torch.testing.assert_close(x * gradient, u * BY_HAND[name](x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x: 2 * x, id="linear"),
+        pytest.param(lambda x: x + 1, id="a constant is added"),
+        pytest.param(torch.sigmoid, id="not 0 at 0"),
+        pytest.param(lambda x: x - x.mean(-1, keepdim=True), id="entries are mixed"),
+        pytest.param(lambda x: x / x.norm(), id="all entries are mixed"),
+        pytest.param(lambda x: x.softmax(-1) * x, id="a softmax"),
+        pytest.param(lambda x: x.relu().transpose(1, 2), id="another shape"),
+        pytest.param(lambda x: (x.relu(), x), id="two outputs"),
+        pytest.param(lambda x: x.tanh_(), id="in place"),
+        pytest.param(lambda x: x.view(-1, 7).relu(), id="an error"),
+    ],
+)
+def test_other_functions_are_no_activations(function: Any) -> None:
+    assert not is_elementwise(function, drawn(1, 4, 5))
+
+
+def test_a_product_with_a_weight_is_a_linear_layer() -> None:
+    x, u, weight = drawn(2, 4, 6), drawn(2, 4, 5, seed=1), nn.Parameter(drawn(5, 6, seed=2), requires_grad=False)
+    (found,) = relevance(Conserving(epsilon=0.5, gamma=0.25), lambda t: t @ weight.T, u, x)
+    (right,) = relevance(Conserving(epsilon=0.5, gamma=0.25), lambda t: F.linear(t, weight), u, x)
+    (plain,) = relevance(Conserving(), lambda t: t @ weight.T, u, x)
+    torch.testing.assert_close(found, right)
+    assert not torch.allclose(found, plain, rtol=0.1)
+    (found,) = positive(lambda t: t @ weight.T, u.abs(), x)
+    (right,) = positive(lambda t: F.linear(t, weight), u.abs(), x)
+    torch.testing.assert_close(found, right)
 
 
 def test_attention_by_hand_is_gradient_x_input_with_parts_of_gradients() -> None:

@@ -248,10 +248,14 @@ def test_every_call_of_a_shared_module_has_a_row() -> None:
 
 
 class Wave(nn.Module):
-    """An operation that no rule knows."""
+    """An operation that no rule knows; with a buffer, the module is not taken for an activation as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("speed", torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.sin(x)
+        return torch.sin(x * self.speed)
 
 
 class Waves(nn.Module):

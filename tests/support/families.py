@@ -52,6 +52,7 @@ class Family:
 
 FAMILIES: dict[str, Callable[[], Family]] = {}
 OTHER_HEADS: dict[str, Callable[[], Family]] = {}  # further heads of families; sweeps over families leave them out
+OTHER_MODELS: dict[str, Callable[[], Family]] = {}  # for single tests; sweeps over families leave them out, too
 
 
 @cache
@@ -69,7 +70,7 @@ def subject_of(name: str) -> whence.Subject:
 
 def fresh(name: str) -> Family:
     """A new copy of a family, with the same weights every time."""
-    return (FAMILIES | OTHER_HEADS)[name]()
+    return (FAMILIES | OTHER_HEADS | OTHER_MODELS)[name]()
 
 
 class AllDouble(TorchFunctionMode):
@@ -328,6 +329,7 @@ def _pretrained(
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 TEXT_SIZE = {**SIZE, "max_position_embeddings": MAX_TOKENS}
+FALCON = {**TEXT_SIZE, "ffn_hidden_size": 64, "attn_implementation": "eager"}
 GROUPED = {**TEXT_SIZE, "num_key_value_heads": 2, "head_dim": 8}
 THREE_LAYERS = {**TEXT_SIZE, "num_hidden_layers": 3}
 AFTER_PADDING = {**TEXT_SIZE, "max_position_embeddings": MAX_TOKENS + 2}  # positions start after the padding token's id
@@ -452,6 +454,15 @@ _causal("gemma2", "Gemma2ForCausalLM", gemma_tokenizer, **GEMMA, **CAPS)
 _causal("gemma3", "Gemma3ForCausalLM", gemma_tokenizer, **GEMMA)
 _causal("mistral", "MistralForCausalLM", llama_tokenizer, **GROUPED, sliding_window=4)
 _causal("gpt-oss", "GptOssForCausalLM", neox_tokenizer, **GROUPED, **SLIDING, **EXPERTS)
+_falcon = partial(_causal, model="FalconForCausalLM", processor=qwen_tokenizer, into=OTHER_MODELS, **FALCON)
+_falcon("falcon", multi_query=False, parallel_attn=False, bias=True)
+_falcon("falcon-alibi", multi_query=False, parallel_attn=False, alibi=True)
+_falcon("falcon-multi-query", multi_query=True, parallel_attn=True)
+_falcon("falcon-grouped", new_decoder_architecture=True, num_kv_heads=2)
+_causal("bloom", "BloomForCausalLM", qwen_tokenizer, into=OTHER_MODELS, **TEXT_SIZE)
+_experts = partial(_causal, processor=llama_tokenizer, into=OTHER_MODELS, **GROUPED, num_experts_per_tok=2)
+_experts("mixtral", "MixtralForCausalLM", num_local_experts=4, experts_implementation="eager")
+_experts("qwen3-moe", "Qwen3MoeForCausalLM", num_experts=4, moe_intermediate_size=24, experts_implementation="eager")
 _seq2seq("t5", "T5ForConditionalGeneration", t5_tokenizer, start="pad_token_id", **T5, **BUCKETS)
 _seq2seq("bart", "BartForConditionalGeneration", roberta_tokenizer, start="eos_token_id", **BART)
 _seq2seq("marian", "MarianMTModel", t5_tokenizer, start="pad_token_id", **BART, **MARIAN)

@@ -99,7 +99,8 @@ def alti(
 def decompx(subject: Subject, batch: Batch, target: Aim, *, bias: Split = "absdot") -> Tensor:
     """DecompX: vectors x_{i<-k} carried through every layer, biases included, to each token's share of the logit.
 
-    Attention weights and norms' deviations are held, activations go as act(u)/u, gates of gated layers are held.
+    Attention weights, norms' deviations, gates of gated layers and the weights that mix experts are held, activations
+    go as act(u)/u.
     Biases are divided in proportion to |<x_{i<-k}, b>| ("absdot"), to |x_{i<-k}| ("norm") or equally; "none" leaves
     them out: they are then the residual.
     """

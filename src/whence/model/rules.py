@@ -58,6 +58,12 @@ class Rules(TorchFunctionMode):
         """The decision logits, (batch, class), were made."""
 
 
+def is_bare(module: nn.Module) -> bool:
+    """Whether a module holds no tensors and no modules, and is not torch's: it may be one function written by hand."""
+    held = (module.parameters(), module.buffers(), module.children())
+    return not type(module).__module__.startswith("torch.nn.") and not any(True for own in held for _ in own)
+
+
 def when_known(tensor: Tensor, told: Callable[[Tensor], None]) -> None:
     """Call a function with the gradient of a tensor of this pass, once a backward pass knows it."""
     tensor.register_hook(told)

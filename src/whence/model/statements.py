@@ -114,7 +114,8 @@ def _tokens(item: Input, spec: Spec) -> tuple[int, int]:
                 else "not as whole tokens"
             )
             raise ValueError(f"the statement {shown(text)} is in the {part}, {shown(item.texts.get(part, ''))}, {how}")
-        return found[0]
+        first, last = found[0]
+        return first - _after_own_space(item, first), last
     given = spec.keywords[places[0]]
     whole = isinstance(given, (list, tuple)) and len(given) == 2 and all(type(n) is int for n in given)
     if not whole or not 0 <= given[0] < given[1]:
@@ -127,6 +128,15 @@ def _tokens(item: Input, spec: Spec) -> tuple[int, int]:
     if not chosen or (places[0] == "tokens" and end > len(own)):
         raise ValueError(f"{places[0]}={given} lies outside of the {part}, which has {len(own)} tokens")
     return chosen[0], chosen[-1]
+
+
+def _after_own_space(item: Input, first: int) -> bool:
+    """Whether the space before a word is a generated token of its own, where other words have it in their first token.
+
+    It belongs to the statement that begins with the word: without it, a statement's log-probability would miss a token.
+    """
+    begins = item.texts[item.parts[first]][item.offsets[first, 0] :]
+    return first - 1 in item.generated and item.features[first - 1] == " " and not begins[:1].isspace()
 
 
 def _row(item: Input, first: int, last: int, kind: str) -> Row:

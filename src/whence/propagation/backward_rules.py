@@ -22,7 +22,6 @@ from whence.propagation.operations import (
     CONVOLUTION,
     DIVIDE,
     JOIN,
-    LINEAR,
     MULTIPLY,
     NORM,
     PRODUCT,
@@ -30,6 +29,7 @@ from whence.propagation.operations import (
     VIEW,
     ByActivation,
     convolution_of,
+    is_linear,
     linear_of,
     norm_of,
     slope,
@@ -127,7 +127,7 @@ class Conserving(_Ruled):
             return self._gated(func, args)
         if (func in PRODUCT or func is torch.baddbmm) and self._halves and sum(map(_tracked, args)) == 2:
             return func(*(_half(a) if _tracked(a) else a for a in args), **kwargs)
-        if (func in LINEAR or func in CONVOLUTION) and (self._epsilon or self._gamma):
+        if (is_linear(func, args) or func in CONVOLUTION) and (self._epsilon or self._gamma):
             return self._linear(func, args, kwargs)
         return func(*args, **kwargs)
 
@@ -209,7 +209,7 @@ class Positive(_Ruled):
         self._batch = len(weights)
 
     def ruled(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if func in LINEAR:
+        if is_linear(func, args):
             x, weight, _ = linear_of(func, args, kwargs)
             return _Excited.apply(func(*args, **kwargs).detach(), x, weight)
         if func in PRODUCT or func in _MEAN:

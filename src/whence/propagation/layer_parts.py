@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from whence.model.tap import Align, AttentionRecord
-from whence.propagation.operations import JOIN, LINEAR, VIEW, linear_of
+from whence.propagation.operations import JOIN, PRODUCT, VIEW, is_linear, linear_of
 from whence.propagation.parts import ELSEWHERE, Parts, swapped, tensors_in
 from whence.propagation.sums_of_parts import add_rest, check_sum, diagonal, with_rest
 
@@ -80,7 +80,8 @@ class Layers(Parts):
             align(rows).copy_(place.expand(batch, heads, queries, width))
             place = torch.arange(heads * width, device=product.device).view(1, heads, 1, width)
             align(columns).copy_(place.expand(batch, heads, queries, width))
-            self._products[product] = _Product(weights.detach(), values.detach(), rows, columns)
+            values = values.detach().expand(-1, heads, -1, -1)  # all heads may read the same values
+            self._products[product] = _Product(weights.detach(), values, rows, columns)
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -92,7 +93,7 @@ class Layers(Parts):
         out = func(*args, **kwargs)
         with torch.no_grad():
             first = self._products[products[0]]
-            if func in LINEAR:
+            if is_linear(func, args):
                 self._project(first, *linear_of(func, args, kwargs)[1:], out)
             elif func in JOIN:  # heads that the model computed one by one
                 self._products[out] = self._joined_heads([self._products[p] for p in products], func, args, kwargs)
@@ -139,8 +140,12 @@ class Layers(Parts):
 
     # ---- the end of a stage ------------------------------------------------------------------------------------------
 
-    def projected(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    def projected(self, x: Tensor, linear: Callable[[Tensor], Tensor]) -> None:
         return None  # queries, keys, values and the feed-forward part are not followed
+
+    def mapped(self, func: Any, args: Any, kwargs: Any, x: Tensor, parts: Any, out: Any) -> Any:
+        """As `projected`, where a linear layer is written as a product, as those of experts may be."""
+        return None if func in PRODUCT else super().mapped(func, args, kwargs, x, parts, out)
 
     def summed(self, minus: bool, args: Any, parts: dict[int, Any], out: Tensor) -> Tensor | None:
         a, b = args[0], args[1]
@@ -162,6 +167,8 @@ class Layers(Parts):
 
     def _added(self, a: Tensor, parts: Tensor, other: Any, out: Tensor) -> Tensor:
         """The parts of the sum of `a`, which has parts, and `other`, which has none and is added to the rest."""
+        if other is out:  # the sum has overwritten it
+            other = out - a
         made = with_rest(parts.expand(-1, *out.shape), other)
         if self._residual_sum is not None and self._layer_sum is None:  # `other` is the feed-forward part
             self._post, self._layer_sum = a is not self._residual_sum, out

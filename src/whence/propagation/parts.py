@@ -21,19 +21,21 @@ from whence.propagation.operations import (
     ADD,
     CAST,
     DIVIDE,
+    GROUPED_PRODUCT,
     HOMOGENEOUS,
+    INDEX_ADD,
     JOIN,
-    LINEAR,
     MULTIPLY,
     NORM,
     PRODUCT,
     SUBTRACT,
     ByActivation,
+    is_linear,
     linear_of,
     norm_of,
     slope,
 )
-from whence.propagation.sums_of_parts import add_rest, fits, with_rest
+from whence.propagation.sums_of_parts import add_rest, fits, linear_map, with_rest
 
 ELSEWHERE = "decompositions need self-attention with a residual; use value_zeroing, lrp or a gradient method"
 
@@ -91,8 +93,8 @@ class Parts(ByActivation):
         """
         return parts
 
-    def projected(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor] | None:
-        """The function that a linear layer applies to the parts of its input `x`; None to follow them no further."""
+    def projected(self, x: Tensor, linear: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor] | None:
+        """What is done to the parts of a linear layer's input `x`: `linear`, perhaps more; None to go no further."""
         raise NotImplementedError
 
     def summed(self, minus: bool, args: Any, parts: dict[int, Any], out: Tensor) -> Any:
@@ -118,10 +120,15 @@ class Parts(ByActivation):
 
     def _after(self, func: Any, args: Any, kwargs: Any, known: list[Tensor], parts: dict[int, Any], out: Any) -> Any:
         """The parts of an operation's result; `parts` are those that its operands had before, by `id`."""
-        if func in LINEAR:
+        if is_linear(func, args):
             x, weight, bias = linear_of(func, args, kwargs)
-            linear = self.projected(x, weight, bias) if id(x) in parts else None
+            linear = self.projected(x, partial(through_linear, weight=weight, bias=bias)) if id(x) in parts else None
             return linear and self.by_rows(linear, [(x, parts[id(x)])], [], out)
+        if func in GROUPED_PRODUCT:
+            grouped = self.projected(args[0], partial(_in_groups, func, args[1], kwargs)) if len(args) == 2 else None
+            return grouped and self.whole(grouped, parts[id(args[0])])
+        if func in INDEX_ADD:
+            return self._index_added(args, kwargs, parts, out)
         if func in NORM:
             return self._normed(func, args, kwargs, parts, out)
         if func in ACTIVATION:
@@ -163,6 +170,17 @@ class Parts(ByActivation):
         self.normed(x, out, out_parts)
         return out_parts
 
+    def _index_added(self, args: Any, kwargs: Any, parts: dict[int, Any], out: Tensor) -> Any:
+        """The parts of a state to which some rows were added; before the first are added, it is zero."""
+        if kwargs or len(args) != 4 or id(args[3]) not in parts:
+            return None
+        state, axis, index, rows = args
+        add = partial(_with_rows, out.shape, axis % out.ndim, index)
+        if id(state) in parts:
+            return self.whole(add, parts[id(rows)], parts[id(state)])
+        empty = not (out - torch.zeros_like(out).index_add(axis, index, rows)).any()
+        return self.whole(add, parts[id(rows)]) if empty else None
+
     def _scaled(self, parts: Tensor, by: Tensor) -> Tensor:
         """Settled parts times a tensor of their state's shape: in place where settling made new ones."""
         ready = self.settled(parts)
@@ -193,6 +211,24 @@ class Parts(ByActivation):
             self._parts[y] = self.by_rows(self._scaled, [(x, parts)], [slopes], y)
         self._gates[y] = True
         return y
+
+
+def through_linear(parts: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The parts of a linear layer's output; the bias is added to the rest."""
+    return add_rest(linear_map(parts, weight), bias)
+
+
+def _in_groups(func: Any, weight: Tensor, kwargs: Any, parts: Tensor) -> Tensor:
+    """The parts of a product with another matrix for every group of rows: all parts of a row stay in its group."""
+    rows = parts.transpose(0, 1)  # (row, source and rest, width)
+    moved = func(rows.flatten(0, 1), weight, **kwargs | {"offs": kwargs["offs"] * len(parts)})
+    return moved.unflatten(0, rows.shape[:2]).transpose(0, 1)
+
+
+def _with_rows(shape: Sequence[int], axis: int, index: Tensor, rows: Tensor, state: Tensor | None = None) -> Tensor:
+    """The parts of a state of this shape, by default zero, to which rows are added."""
+    state = rows.new_zeros(len(rows), *shape) if state is None else state
+    return state.index_add(axis + 1, index, rows)
 
 
 def _linear(func: Any, args: Any, tensor: Tensor) -> bool:

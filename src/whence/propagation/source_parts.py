@@ -13,9 +13,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from whence.model.tap import Align, AttentionRecord
 from whence.propagation.deferred import ChosenRows, Deferred, DeferredRows, DeferredWhole
-from whence.propagation.operations import LINEAR, VIEW, linear_of
-from whence.propagation.parts import ELSEWHERE, Operand, Parts, swapped, tensors_in
-from whence.propagation.sums_of_parts import add_rest, check_sum, diagonal, fits, linear_map, with_rest
+from whence.propagation.operations import VIEW, is_linear, linear_of
+from whence.propagation.parts import ELSEWHERE, Operand, Parts, swapped, tensors_in, through_linear
+from whence.propagation.sums_of_parts import check_sum, diagonal, fits, with_rest
 
 Split = Literal["absdot", "norm", "equal", "none"]
 
@@ -109,8 +109,7 @@ class Sources(Parts):
         share = torch.cat([share, -(total > 0).to(share.dtype)])  # subtract from the rest what the sources got
         return torch.addcmul(parts, share[..., None], rest)
 
-    def projected(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-        linear = partial(_projected, weight=weight, bias=bias)
+    def projected(self, x: Tensor, linear: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         return linear if x in self._attended else lambda parts: linear(self.settled(parts))
 
     def summed(self, minus: bool, args: Any, parts: dict[int, Any], out: Tensor) -> Deferred | None:
@@ -123,6 +122,8 @@ class Sources(Parts):
         x, other = (a, b) if id(a) in parts else (b, a)
         if isinstance(other, Tensor) and other.requires_grad:  # it depends on the sources, and its parts are not known
             return None
+        if x in self._attended:  # a bias of the output projection that is added by itself
+            self._attended[out] = True
         signs = (1, sign) if x is a else (sign, 1)
         return self.by_rows(partial(_with_constant, signs=signs), [(x, parts[id(x)])], [other], out)
 
@@ -142,14 +143,15 @@ class Sources(Parts):
 
     def __torch_function__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in LINEAR and self._writes_words(*linear_of(func, args, kwargs)):
+        if is_linear(func, args) and self._writes_words(*linear_of(func, args, kwargs)):
             out = func(*args, **kwargs)
             self._words[out] = linear_of(func, args, kwargs)
             return out
         given = tensors_in(args, kwargs)
         for words in [tensor for tensor in given if tensor in self._words]:
             x, weight, bias = self._words[words]
-            linear, parts = self.projected(x, weight, bias), self._parts[x]
+            linear = self.projected(x, partial(through_linear, weight=weight, bias=bias))
+            parts = self._parts[x]
             out = func(*args, **kwargs) if func is Tensor.__getitem__ else None
             if out is not None and out.shape[-1] == words.shape[-1]:
                 # The model reads only these tokens' logits, so parts of logits are made for these tokens alone.
@@ -160,7 +162,7 @@ class Sources(Parts):
                 return out
             self._parts[words] = self.by_rows(linear, [(x, parts)], [], words)
         out = super().__torch_function__(func, kinds, args, kwargs)
-        if (func in VIEW or func in LINEAR) and any(tensor in self._attended for tensor in given):
+        if (func in VIEW or is_linear(func, args)) and any(tensor in self._attended for tensor in given):
             for tensor in out if isinstance(out, (tuple, list)) else (out,):
                 self._attended[tensor] = True
         return out
@@ -168,11 +170,6 @@ class Sources(Parts):
     def _writes_words(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         """Whether a linear layer writes logits over a vocabulary: its output is much wider than its input."""
         return x in self._parts and weight.shape[0] >= 8 * weight.shape[1]
-
-
-def _projected(parts: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The parts of a linear layer's output; the bias is added to the rest."""
-    return add_rest(linear_map(parts, weight), bias)
 
 
 def _with_constant(parts: Tensor, other: Any, signs: tuple[int, int]) -> Tensor:

@@ -169,7 +169,7 @@ class ByActivation(Rules):
         if len(args) != 1 or kwargs or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
             return False
         if id(module) not in self._behaves:
-            with torch._C.DisableTorchFunction(), torch.no_grad():
+            with torch._C.DisableTorchFunction(), torch.no_grad(), torch.random.fork_rng(devices=[]):
                 self._behaves[id(module)] = is_elementwise(type(module).forward.__get__(module), args[0].detach())
         return self._behaves[id(module)]
 

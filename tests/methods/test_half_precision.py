@@ -36,6 +36,21 @@ def test_near_the_scores_of_float32(name: str, dtype: torch.dtype, monkeypatch: 
 
 
 @pytest.mark.parametrize("dtype", CLOSE, ids=str)
+@pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "qwen3", "llava"])
+def test_decompositions_near_those_of_float32(name: str, dtype: torch.dtype) -> None:
+    """The eager path, on which parts are followed, rounds at other places than the model's own path does."""
+    half, whole = fresh(name), fresh(name)
+    half.model.to(dtype)
+    whole.model.to(dtype).float()
+    methods = ["decompx", "globenc", "alti", "value_zeroing"]
+    right = whence.compare(whence.wrap(whole.model, whole.processor), whole.inputs[0], methods, 1)
+    found = whence.compare(whence.wrap(half.model, half.processor), whole.inputs[0], methods, 1)
+    for a, b in zip(found, right, strict=True):
+        gap = np.abs(a.scores - b.scores).max() / np.abs(b.scores).max()
+        assert gap <= CLOSE[dtype], (a.method, gap)
+
+
+@pytest.mark.parametrize("dtype", CLOSE, ids=str)
 def test_heads_are_added_up_in_float32(dtype: torch.dtype) -> None:
     weights = torch.full((1, 300, 2, 2), 1.01, dtype=dtype)
     exact = 300 * weights[0, 0, 0, 0].item()

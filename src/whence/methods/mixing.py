@@ -19,10 +19,11 @@ from whence.core.inputs import Input
 from whence.core.registry import Record
 from whence.methods.interventions import REACHED
 from whence.model.batching import Batch, beginning
+from whence.model.passes import HALF_GAP
 from whence.model.subject import Subject
 
 LOOKED_AT = 16  # tokens of a text: what mixes tokens at all mixes neighbours
-GAP, HALF_GAP = 1e-3, 5e-2  # of the largest logit, in 32 and in 16 bits: less than this is rounding
+GAP = 1e-3  # of the largest logit, in 32 bits; less than this, or than `HALF_GAP` in 16 bits, is rounding
 
 
 def reads_attention(record: Record) -> bool:

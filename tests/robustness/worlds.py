@@ -16,11 +16,12 @@ from families import family, subject_of
 from whence.core.results import Attribution
 from whence.model.subject import Subject
 
-# an encoder, a vision transformer, a grouped-query language model, an encoder-decoder, image and text, a plain module
-DECIDE_ONCE = ("bert", "vit", "qwen3", "t5", "clip", "torch-sdpa")
+# An encoder, a vision transformer, a grouped-query language model, an encoder-decoder, image and text, a language model
+# that looks at pictures, a plain module.
+DECIDE_ONCE = ("bert", "vit", "qwen3", "t5", "clip", "llava", "torch-sdpa")
 DECIDE_AT_TOKENS = ("bert-tagger", "distilbert-answerer", "albert-filler")
 KINDS = DECIDE_ONCE + DECIDE_AT_TOKENS
-SAVED = ("bert", "vit", "qwen3", "t5", "clip", *DECIDE_AT_TOKENS)
+SAVED = ("bert", "vit", "qwen3", "t5", "clip", "llava", *DECIDE_AT_TOKENS)
 
 
 def shared(kind: str) -> Subject:

@@ -226,10 +226,28 @@ TWICE: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] 
 }
 
 
+class Inline(nn.Module):
+    """A network that applies its activation between its layers itself."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.flat, self.first, _, self.last = network(6, bias=True)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.function(self.first(self.flat(x))))
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_an_activation_in_a_module_of_its_own_is_known_by_what_it_does(name: str) -> None:
+    one, two = (explained(with_activation(function), RAW, "lrp") for function in TWICE[name])
+    np.testing.assert_allclose(one.scores, two.scores, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["tanh", "gelu"])
-def test_lrp_depends_on_how_an_activation_is_written(name: str) -> None:
+def test_lrp_depends_on_how_an_activation_is_written_among_other_operations(name: str) -> None:
     """Its rules are those of operations: one activation and the formula of it are handed down in two ways."""
-    one, two = map(with_activation, TWICE[name])
+    one, two = map(Inline, TWICE[name])
     a, b = explained(one, RAW, "lrp"), explained(two, RAW, "lrp")
     assert a.output == pytest.approx(b.output, abs=1e-12)
     assert np.abs(a.scores - b.scores).max() > 1e-2

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from whence.core import stopping
 from whence.core.wording import first_sentence
 from whence.model.batching import Batch, Common
+from whence.model.loan import hooks_on, unhook
 from whence.model.precision import wide
 from whence.model.self_changes import SelfChanges
 from whence.model.watching import Site, hooked, states_at
@@ -43,6 +44,7 @@ class Forward:
         self._generates, self._output, self._reads = generates, output, reads
         self.self_changes = SelfChanges(model)
         self._shuffles: bool | None = None  # the model draws the order of its patches; None: not known yet
+        self._hangs_hooks: bool | None = None  # its forward has transformers hang hooks on its parts; None: not known
 
     @property
     def shuffles(self) -> bool:
@@ -66,10 +68,14 @@ class Forward:
             arguments.setdefault("use_cache", False)
         order = PatchesInOrder()
         in_order = contextlib.nullcontext() if self._shuffles is False else order
-        with stoppable_modules(self.model), self.misfits(tensors), in_order:
-            outputs = self.model(*first, **arguments)
+        hooks = [] if self._hangs_hooks is False else hooks_on(self.model)
+        try:
+            with stoppable_modules(self.model), self.misfits(tensors), in_order:
+                outputs = self.model(*first, **arguments)
+        finally:
+            hung = unhook(hooks)
         if self._shuffles is None:
-            self._shuffles = order.used
+            self._shuffles, self._hangs_hooks = order.used, hung
         return outputs
 
     @contextlib.contextmanager

@@ -69,7 +69,7 @@ def _changed(model: nn.Module, loan: _Loan) -> Iterator[None]:
     extra = [(vars(c), key, vars(c)[key]) for c in known for key in _EXTRA_OUTPUTS if vars(c).get(key)]
     modes = [(module, module.training) for module in model.modules()]
     frozen = [parameter for parameter in parameters if parameter.requires_grad]
-    hooked = [(m, set(m._forward_hooks), _CAPTURED in vars(m)) for m in model.modules()]
+    hooks = hooks_on(model)
     states = _random_states()
     try:
         for holder, key, _ in extra:  # asked for extra outputs, transformers leaves hooks on the model
@@ -82,7 +82,7 @@ def _changed(model: nn.Module, loan: _Loan) -> Iterator[None]:
         yield
     finally:
         snapshot.restore()  # what the model's own forward changed about itself
-        _unhook(hooked)
+        unhook(hooks)
         for holder, key, value in extra:
             holder[key] = value
         for module, training in modes:
@@ -96,17 +96,28 @@ def _changed(model: nn.Module, loan: _Loan) -> Iterator[None]:
         raise RuntimeError(f"the model was not given back as it was lent: {changed} changed while explaining")
 
 
-def _unhook(hooked: list[tuple[nn.Module, set[int], bool]]) -> None:
+Hooks = list[tuple[nn.Module, set[int], bool]]  # each module's hooks, and whether it is marked to have transformers'
+
+
+def hooks_on(model: nn.Module) -> Hooks:
+    """The hooks that a model has now, for `unhook`."""
+    return [(module, set(module._forward_hooks), _CAPTURED in vars(module)) for module in model.modules()]
+
+
+def unhook(before: Hooks) -> bool:
     """Take off the hooks that transformers hung on parts of a model which asks them for hidden states, as LLaVA does.
 
-    `hooked` has the hooks of every module before, and whether it was marked as one that has hooks of transformers.
+    The result is whether there were any.
     """
-    for module, before, marked in hooked:
+    found = False
+    for module, numbers, marked in before:
         for number, hook in list(module._forward_hooks.items()):
-            if number not in before and getattr(hook, "__module__", None) == _CAPTURING:
+            if number not in numbers and getattr(hook, "__module__", None) == _CAPTURING:
                 del module._forward_hooks[number]
+                found = True
         if not marked:
             vars(module).pop(_CAPTURED, None)
+    return found
 
 
 class Samples:

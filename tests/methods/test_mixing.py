@@ -20,6 +20,17 @@ LAYERS = {
 }
 
 
+def drawn(kind: Any, config: Any, tokenizer: Any) -> whence.Subject:
+    """A model of a kind with large random weights, the same every time."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model = kind(config)
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.2)
+    return whence.wrap(model.eval(), tokenizer)
+
+
 @cache
 def lfm2(kind: str) -> whence.Subject:
     """An LFM2, of which some layers may be short convolutions in place of attention."""
@@ -33,13 +44,7 @@ def lfm2(kind: str) -> whence.Subject:
         num_key_value_heads=2,
         layer_types=LAYERS[kind],
     )
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
-        model = hf.Lfm2ForCausalLM(config)
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0, 0.2)
-    return whence.wrap(model.eval(), tokenizer)
+    return drawn(hf.Lfm2ForCausalLM, config, tokenizer)
 
 
 def said(a: Any) -> bool:
@@ -76,13 +81,7 @@ def falcon(alibi: bool, path: str = "sdpa") -> whence.Subject:
         parallel_attn=False,
         new_decoder_architecture=False,
     )
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
-        model = hf.FalconForCausalLM(config)
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0, 0.2)
-    return whence.wrap(model.eval(), tokenizer)
+    return drawn(hf.FalconForCausalLM, config, tokenizer)
 
 
 @pytest.mark.parametrize("alibi", [True, False])

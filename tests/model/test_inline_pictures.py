@@ -172,6 +172,16 @@ def test_steps_along_a_path_leave_the_picture_unless_they_are_told() -> None:
     assert not words.scores[patches(words.input)].any() and states.scores[patches(states.input)].all()
 
 
+def test_many_features_are_explained_by_a_method_that_sees_the_picture() -> None:
+    """The usual method of long texts leaves the picture as it is."""
+    s = subject_of("llava")
+    short, long = (
+        whence.explain(s, RAW | {"prompt": f"<image> {text}"}) for text in ("a ball", f"{LONG_QUESTION} a red circle")
+    )
+    assert len(short.features) <= 48 < len(long.features)
+    assert (short.method, long.method) == ("leave_one_out", "gae")
+
+
 def test_levels_words_and_views() -> None:
     s = subject_of("llava")
     a = whence.explain(s, RAW, "leave_one_out", level="sentence")
